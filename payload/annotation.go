@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Group is the API group of our own kinds; its name is also the prefix of our
+// annotations.
+const Group = "lockstep.dev"
+
+// KindNodeOS is the only kind of our group that a payload may carry.
+const KindNodeOS = "NodeOS"
+
+// The annotations that a manifest may carry for us.
+const (
+	AnnotationCreateOnly    = "lockstep.dev/create-only"
+	AnnotationDelete        = "lockstep.dev/delete"
+	AnnotationProfile       = "lockstep.dev/profile"
+	AnnotationFeatureSet    = "lockstep.dev/feature-set"
+	AnnotationCapability    = "lockstep.dev/capability"
+	AnnotationHealth        = "lockstep.dev/health"
+	AnnotationWait          = "lockstep.dev/wait"
+	AnnotationPrune         = "lockstep.dev/prune"
+	AnnotationReplace       = "lockstep.dev/replace"
+	AnnotationSSA           = "lockstep.dev/ssa"
+	AnnotationIgnoreFields  = "lockstep.dev/ignore-fields"
+	AnnotationRollbackFirst = "lockstep.dev/rollback-first"
+	AnnotationAdoptFrom     = "lockstep.dev/adopt-from"
+)
+
+// The annotations of CVO payloads (cluster-version-operator,
+// docs/dev/operators.md).
+const (
+	cvoCreateOnly    = "release.openshift.io/create-only"
+	cvoDelete        = "release.openshift.io/delete"
+	cvoFeatureSet    = "release.openshift.io/feature-set"
+	cvoFeatureGate   = "release.openshift.io/feature-gate"
+	cvoMajorVersion  = "release.openshift.io/major-version"
+	cvoCapability    = "capability.openshift.io/name"
+	cvoIncludePrefix = "include.release.openshift.io/"
+	cvoExcludePrefix = "exclude.release.openshift.io/"
+)
+
+// maxIgnoreFields bounds the pointers of one manifest.
+const maxIgnoreFields = 32
+
+// setters evaluate our annotations; a key of our prefix that isn't here is an
+// error.
+func (m *Manifest) setter(key string) func(value string) error {
+	switch key {
+	case AnnotationCreateOnly:
+		return flag(&m.CreateOnly)
+	case AnnotationDelete:
+		return flag(&m.Delete)
+	case AnnotationReplace:
+		return flag(&m.Replace)
+	case AnnotationRollbackFirst:
+		return flag(&m.RollbackFirst)
+	case AnnotationPrune:
+		return word(&m.PruneConfirmed, "confirmed")
+	case AnnotationSSA:
+		return word(&m.ForceFields, "force")
+	case AnnotationWait:
+		return m.setWait
+	case AnnotationHealth:
+		return m.setHealth
+	case AnnotationIgnoreFields:
+		return m.setIgnoreFields
+	case AnnotationProfile, AnnotationFeatureSet, AnnotationCapability, AnnotationAdoptFrom:
+		return nonEmpty
+	default:
+		return nil
+	}
+}
+
+// annotate evaluates the annotations of m.Object.
+func (m *Manifest) annotate() error {
+	m.RollbackFirst = m.ID.Group == Group && m.ID.Kind == KindNodeOS
+	for key, value := range annotationsOf(m.Object.Object) {
+		text, isString := value.(string)
+		if !isString {
+			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s is a %s, want a string: put it in quotes", key, typeName(value))}
+		}
+		if err := m.annotateOne(key, text); err != nil {
+			return err
+		}
+	}
+	if m.Delete && (m.CreateOnly || m.Replace) {
+		return &LoadError{Kind: ReasonInvalid, Message: "a manifest that deletes can't be create-only or replace as well"}
+	}
+	return nil
+}
+
+func (m *Manifest) annotateOne(key, value string) error {
+	switch {
+	case key == cvoCreateOnly:
+		m.CreateOnly = value == "true"
+		return nil
+	case key == cvoDelete:
+		if value != "true" {
+			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf(`annotation %s is %q, want "true"`, key, value)}
+		}
+		m.Delete = true
+		return nil
+	case !strings.HasPrefix(key, Group+"/"):
+		return nil
+	}
+	set := m.setter(key)
+	if set == nil {
+		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s isn't known; a payload may carry only those that the documentation lists", key)}
+	}
+	if err := set(value); err != nil {
+		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s: %s", key, err)}
+	}
+	return nil
+}
+
+func (m *Manifest) setWait(value string) error {
+	m.Wait = WaitPolicy(value)
+	if !slices.Contains([]WaitPolicy{WaitComplete, WaitStarted, WaitNone}, m.Wait) {
+		return fmt.Errorf("value %q, want complete, started or none", value)
+	}
+	return nil
+}
+
+func (m *Manifest) setHealth(value string) error {
+	m.Health = strings.TrimSpace(value)
+	return nonEmpty(value)
+}
+
+func (m *Manifest) setIgnoreFields(value string) error {
+	pointers := strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == '\n' || r == ' ' })
+	if len(pointers) == 0 || len(pointers) > maxIgnoreFields {
+		return fmt.Errorf("%d JSON pointers, want 1 to %d", len(pointers), maxIgnoreFields)
+	}
+	for _, p := range pointers {
+		if !strings.HasPrefix(p, "/") || len(p) < 2 {
+			return fmt.Errorf("%q isn't a JSON pointer (RFC 6901), want such as /spec/replicas", p)
+		}
+	}
+	m.IgnoreFields = pointers
+	return nil
+}
+
+// flag sets dst from "true" or "false" and refuses anything else.
+func flag(dst *bool) func(string) error {
+	return func(value string) error {
+		if value != "true" && value != "false" {
+			return fmt.Errorf(`value %q, want "true" or "false"`, value)
+		}
+		*dst = value == "true"
+		return nil
+	}
+}
+
+// word sets dst when the value is the one allowed word.
+func word(dst *bool, want string) func(string) error {
+	return func(value string) error {
+		if value != want {
+			return fmt.Errorf("value %q, want %q", value, want)
+		}
+		*dst = true
+		return nil
+	}
+}
+
+func nonEmpty(value string) error {
+	if strings.TrimSpace(value) == "" {
+		return errors.New("the value is empty")
+	}
+	return nil
+}
+
+// annotationsOf returns the annotations as they were written, or nil.
+func annotationsOf(content map[string]any) map[string]any {
+	metadata, _ := content["metadata"].(map[string]any)
+	annotations, _ := metadata["annotations"].(map[string]any)
+	return annotations
+}

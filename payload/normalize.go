@@ -1,0 +1,69 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import (
+	"encoding/base64"
+	"fmt"
+)
+
+// normalize brings content to the form in which it is hashed and applied.
+//
+// The API server copies a Secret's stringData into data but keeps its
+// ownership on stringData, so that a removed key would stay; and it fills the
+// rules of an aggregated ClusterRole itself. Empty lists and maps stay: they
+// mean something, as in a NetworkPolicy.
+func normalize(content map[string]any) error {
+	delete(content, "status")
+	if metadata, ok := content["metadata"].(map[string]any); ok {
+		for _, key := range []string{"creationTimestamp", "managedFields", "resourceVersion", "uid", "generation", "selfLink"} {
+			delete(metadata, key)
+		}
+		for _, key := range []string{"annotations", "labels"} {
+			if value, exists := metadata[key]; exists && value == nil {
+				delete(metadata, key)
+			}
+		}
+	}
+	if content["aggregationRule"] != nil {
+		delete(content, "rules")
+	}
+	if content["apiVersion"] == "v1" && content["kind"] == "Secret" {
+		return foldStringData(content)
+	}
+	return nil
+}
+
+// foldStringData moves stringData into data, in base64; stringData wins, as
+// on the server.
+func foldStringData(secret map[string]any) error {
+	raw, exists := secret["stringData"]
+	if !exists {
+		return nil
+	}
+	delete(secret, "stringData")
+	if raw == nil {
+		return nil
+	}
+	plain, ok := raw.(map[string]any)
+	if !ok {
+		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("stringData is a %s, want a mapping", typeName(raw))}
+	}
+	data, ok := secret["data"].(map[string]any)
+	if !ok {
+		if secret["data"] != nil {
+			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("data is a %s, want a mapping", typeName(secret["data"]))}
+		}
+		data = make(map[string]any, len(plain))
+	}
+	for key, value := range plain {
+		text, ok := value.(string)
+		if !ok {
+			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("stringData.%s is a %s, want a string: put it in quotes", key, typeName(value))}
+		}
+		data[key] = base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	secret["data"] = data
+	return nil
+}
