@@ -1,0 +1,299 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mtls
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// maxFile bounds each certificate, key and authority file, in bytes.
+const maxFile = 256 << 10
+
+// Files names the files of one end of a connection.
+type Files struct {
+	// Cert and Key are this end's certificate (PEM) and private key (PKCS #8).
+	Cert, Key string
+	// PeerCA is the authority that the other end's certificates come from.
+	PeerCA string
+	// ForeignCAs are authorities that must not be PeerCA, for example the API
+	// server's client authority: whoever approves certificate requests there
+	// would otherwise be an administrator of hosts. Empty on most ends.
+	ForeignCAs []string
+}
+
+// InDir returns the files as lockstep pki and Kubernetes Secrets lay them out.
+func InDir(dir string) Files {
+	return Files{
+		Cert:   filepath.Join(dir, "tls.crt"),
+		Key:    filepath.Join(dir, "tls.key"),
+		PeerCA: filepath.Join(dir, "ca.crt"),
+	}
+}
+
+// material is one consistent reading of the files.
+type material struct {
+	cert  tls.Certificate
+	peers *x509.CertPool
+}
+
+// Store holds one end's certificate, key and peer authority, and replaces
+// them when the files change. It is safe for concurrent use.
+type Store struct {
+	files   Files
+	now     func() time.Time
+	current atomic.Pointer[material]
+}
+
+// Open reads and checks the files. A later Run keeps them fresh; without it
+// the Store serves what Open read. The clock decides whether certificates are
+// in force, here and in every handshake.
+func Open(files Files, now func() time.Time) (*Store, error) {
+	s := &Store{files: files, now: now}
+	if err := s.Reload(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Reload reads the files again. After an error the Store goes on with what it
+// had, so that a half-written rotation never cuts a connection off.
+func (s *Store) Reload() error {
+	m, err := load(s.files)
+	if err != nil {
+		return err
+	}
+	s.current.Store(m)
+	return nil
+}
+
+// NotAfter returns when this end's certificate ends.
+func (s *Store) NotAfter() time.Time { return s.current.Load().cert.Leaf.NotAfter }
+
+// Leaf returns this end's certificate; the caller must not change it.
+func (s *Store) Leaf() *x509.Certificate { return s.current.Load().cert.Leaf }
+
+// Run reloads whenever a file changes, until ctx ends; it returns nil then.
+// It watches directories, because Kubernetes and careful writers replace files
+// by rename. Each reload's outcome goes to report (nil error: new material is
+// in use), which must be quick; report may be nil.
+func (s *Store) Run(ctx context.Context, report func(error)) error {
+	if report == nil {
+		report = func(error) {}
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch certificates: %w", err)
+	}
+	defer func() { _ = watcher.Close() }()
+	for _, dir := range s.dirs() {
+		if err := watcher.Add(dir); err != nil {
+			return fmt.Errorf("watch certificates in %s: %w", dir, err)
+		}
+	}
+	// A change between Open and Add would otherwise be missed.
+	s.reloadIfChanged(report)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-watcher.Events:
+			if !ok {
+				return nil
+			}
+			s.reloadIfChanged(report)
+		case err, ok := <-watcher.Errors:
+			if !ok {
+				return nil
+			}
+			report(fmt.Errorf("watch certificates: %w", err))
+			s.reloadIfChanged(report) // an overflow may hide a change
+		}
+	}
+}
+
+// reloadIfChanged reports only changes: one rename gives several events.
+func (s *Store) reloadIfChanged(report func(error)) {
+	before := s.current.Load()
+	if err := s.Reload(); err != nil {
+		report(err)
+		return
+	}
+	after := s.current.Load()
+	if !bytes.Equal(before.cert.Leaf.Raw, after.cert.Leaf.Raw) || !before.peers.Equal(after.peers) {
+		report(nil)
+	}
+}
+
+// dirs returns the directories of the files, each once.
+func (s *Store) dirs() []string {
+	var dirs []string
+	seen := map[string]bool{}
+	for _, file := range []string{s.files.Cert, s.files.Key, s.files.PeerCA} {
+		if dir := filepath.Dir(file); !seen[dir] {
+			seen[dir] = true
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+func load(files Files) (*material, error) {
+	chain, err := readCerts(files.Cert)
+	if err != nil {
+		return nil, err
+	}
+	key, err := readKey(files.Key)
+	if err != nil {
+		return nil, err
+	}
+	leaf := chain[0]
+	public, ok := leaf.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	if !ok || !public.Equal(key.Public()) {
+		return nil, fmt.Errorf("key %s does not belong to certificate %s", files.Key, files.Cert)
+	}
+	peers, err := readPeers(files)
+	if err != nil {
+		return nil, err
+	}
+	// One authority for both ends would let each end play the other.
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: peers, CurrentTime: leaf.NotBefore, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err == nil {
+		return nil, fmt.Errorf("certificate %s comes from its own peers' authority %s: want two authorities, made by lockstep pki init", files.Cert, files.PeerCA)
+	}
+	raw := make([][]byte, 0, len(chain))
+	for _, cert := range chain {
+		raw = append(raw, cert.Raw)
+	}
+	return &material{cert: tls.Certificate{Certificate: raw, PrivateKey: key, Leaf: leaf}, peers: peers}, nil
+}
+
+// readPeers reads the authorities of the other end; a foreign one is refused.
+func readPeers(files Files) (*x509.CertPool, error) {
+	peers, err := readCerts(files.PeerCA)
+	if err != nil {
+		return nil, err
+	}
+	var foreign []*x509.Certificate
+	for _, file := range files.ForeignCAs {
+		certs, err := readCerts(file)
+		if err != nil {
+			return nil, err
+		}
+		foreign = append(foreign, certs...)
+	}
+	pool := x509.NewCertPool()
+	for _, cert := range peers {
+		if !cert.IsCA {
+			return nil, fmt.Errorf("%s holds %s, which is no authority", files.PeerCA, cert.Subject.CommonName)
+		}
+		for _, other := range foreign {
+			if bytes.Equal(cert.RawSubjectPublicKeyInfo, other.RawSubjectPublicKeyInfo) {
+				return nil, fmt.Errorf("%s holds %s, which also serves another purpose: want an authority of its own, made by lockstep pki init",
+					files.PeerCA, cert.Subject.CommonName)
+			}
+		}
+		pool.AddCert(cert)
+	}
+	return pool, nil
+}
+
+// readBounded reads a whole file of at most maxFile bytes.
+func readBounded(path string) (data []byte, err error) {
+	f, err := os.Open(path) //nolint:gosec // The path is the operator's own configuration.
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	data, err = io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
+	}
+	return data, nil
+}
+
+// readCerts reads the certificates of a PEM file; there is at least one.
+func readCerts(path string) ([]*x509.Certificate, error) {
+	data, err := readBounded(path)
+	if err != nil {
+		return nil, fmt.Errorf("certificates: %w", err)
+	}
+	certs, err := ParseCerts(data)
+	if err != nil {
+		return nil, fmt.Errorf("certificates in %s: %w", path, err)
+	}
+	return certs, nil
+}
+
+// ParseCerts reads PEM certificates; there is at least one, and nothing else.
+func ParseCerts(data []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for {
+		var block *pem.Block
+		block, data = pem.Decode(data)
+		if block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("unexpected PEM block %q, want CERTIFICATE", block.Type)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", len(certs)+1, err)
+		}
+		certs = append(certs, cert)
+	}
+	if len(certs) == 0 {
+		return nil, errors.New("no PEM certificate found")
+	}
+	return certs, nil
+}
+
+// readKey reads a private key that only its owner and group may read.
+func readKey(path string) (crypto.Signer, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("private key: %w", err)
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return nil, fmt.Errorf("private key %s may be read by everybody (mode %04o): chmod 600 %s", path, info.Mode().Perm(), path)
+	}
+	data, err := readBounded(path)
+	if err != nil {
+		return nil, fmt.Errorf("private key: %w", err)
+	}
+	return ParseKey(path, data)
+}
+
+// ParseKey reads a PKCS #8 private key in PEM. No error contains key bytes.
+func ParseKey(name string, data []byte) (crypto.Signer, error) {
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != "PRIVATE KEY" {
+		return nil, fmt.Errorf("%s holds no PEM block of type PRIVATE KEY", name)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s holds no PKCS #8 private key", name)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("%s holds a key of type %T, which can't sign", name, key)
+	}
+	return signer, nil
+}
