@@ -1,0 +1,260 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package trust
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Accepted is the policy in force, with a revision that waits if there is one.
+// It's a value: Accept and Settle return new ones. Keep it apart from any
+// object that others may edit; Marshal and Load do the encoding.
+type Accepted struct {
+	// Document is in force.
+	Document *Document
+	// Envelope is what Document came in.
+	Envelope []byte
+	// Pending was signed by the recovery role and takes effect later; nil if
+	// nothing waits.
+	Pending *Pending
+	// Replacements tells of each time that the policy was replaced by hand.
+	Replacements []Replacement
+}
+
+// Pending is a revision that the recovery role signed.
+type Pending struct {
+	Document  *Document
+	Envelope  []byte
+	Effective time.Time
+	// SignedBy names the keys that signed it.
+	SignedBy []string
+}
+
+// Replacement records that a person replaced the policy by hand, which no
+// signature of the old one covers.
+type Replacement struct {
+	Old  Digest    `json:"old"`
+	New  Digest    `json:"new"`
+	Time time.Time `json:"time"`
+}
+
+// maxReplacements bounds the record; the newest are kept.
+const maxReplacements = 16
+
+// Pin accepts the first revision: its document must have the digest that came
+// by another way (typed in at bootstrap, put on the disk at provisioning), and
+// be signed by its own root threshold.
+func Pin(raw []byte, pinned Digest, now time.Time) (Accepted, error) {
+	next, e, err := openRevision(raw)
+	if err != nil {
+		return Accepted{}, err
+	}
+	subject := revision(next)
+	if next.digest != pinned {
+		return Accepted{}, &Refusal{
+			Cause: PolicyChangeRefused, Subject: subject,
+			Found: "digest " + next.digest.String(), Wanted: "the pinned digest " + pinned.String(),
+			Fix: []string{"compare the digest with the one that `lockstep trust init` printed"},
+		}
+	}
+	if err := selfSigned(next, e, now); err != nil {
+		return Accepted{}, err
+	}
+	if !next.Expires.After(now) {
+		return Accepted{}, expired(next)
+	}
+	return Accepted{Document: next, Envelope: raw}, nil
+}
+
+// Accept decides whether an envelope follows the current policy. Delivering
+// again what is in force or waiting changes nothing and isn't an error. A
+// refusal has reason PolicyChangeRefused (PolicyMissing without a current
+// policy) and leaves the current one as it was.
+//
+// A revision that only the recovery threshold of the current one signed waits
+// for the recovery role's delay: see Settle. A revision that the root signed
+// takes its place at once, so that the root can stop a stolen recovery key.
+func Accept(current *Accepted, raw []byte, now time.Time) (Accepted, error) {
+	if current == nil || current.Document == nil {
+		return Accepted{}, &Refusal{
+			Cause: PolicyMissing, Subject: "trust policy",
+			Found: "no policy in force", Wanted: "one that was pinned by its digest",
+			Fix: []string{"lockstep bootstrap --root-digest sha256:…"},
+		}
+	}
+	cur := current.Settle(now)
+	next, e, err := openRevision(raw)
+	if err != nil {
+		return cur, err
+	}
+	if next.digest == cur.Document.digest {
+		return cur, nil
+	}
+	if err := successor(cur.Document, next, now); err != nil {
+		return cur, err
+	}
+	if err := selfSigned(next, e, now); err != nil {
+		return cur, err
+	}
+	root := e.signedBy(cur.Document, RoleRoot, PayloadType, now)
+	if want := cur.Document.threshold(RoleRoot); len(root) >= want {
+		return Accepted{Document: next, Envelope: raw, Replacements: cur.Replacements}, nil
+	}
+	return recoverInto(cur, next, raw, e, now)
+}
+
+// recoverInto lets a revision wait that the recovery threshold signed.
+func recoverInto(cur Accepted, next *Document, raw []byte, e envelope, now time.Time) (Accepted, error) {
+	if cur.Pending != nil && cur.Pending.Document.digest == next.digest {
+		return cur, nil
+	}
+	keys := e.signedBy(cur.Document, RoleRecovery, PayloadType, now)
+	want := cur.Document.threshold(RoleRecovery)
+	if want == 0 || len(keys) < want {
+		return cur, notEnough(cur.Document, next, e, now)
+	}
+	out := cur
+	out.Pending = &Pending{
+		Document: next, Envelope: raw, SignedBy: names(keys),
+		Effective: now.Add(cur.Document.Roles[RoleRecovery].Delay),
+	}
+	return out.Settle(now), nil
+}
+
+// Settle puts a waiting revision in force once its time has come. The result
+// is the receiver if nothing changes.
+func (a Accepted) Settle(now time.Time) Accepted {
+	if a.Pending == nil || now.Before(a.Pending.Effective) {
+		return a
+	}
+	return Accepted{Document: a.Pending.Document, Envelope: a.Pending.Envelope, Replacements: a.Replacements}
+}
+
+// Replace puts an envelope in force that a person laid down by hand, which the
+// current policy needn't have signed; it's recorded for ever. It must be
+// signed by its own root threshold and have the digest that the person gave.
+func Replace(current Accepted, raw []byte, pinned Digest, now time.Time) (Accepted, error) {
+	out, err := Pin(raw, pinned, now)
+	if err != nil {
+		return current, err
+	}
+	if current.Document == nil || current.Document.digest == out.Document.digest {
+		out.Replacements = current.Replacements
+		return out, nil
+	}
+	out.Replacements = append(out.Replacements, current.Replacements...)
+	out.Replacements = append(out.Replacements, Replacement{Old: current.Document.digest, New: out.Document.digest, Time: now})
+	if n := len(out.Replacements); n > maxReplacements {
+		out.Replacements = out.Replacements[n-maxReplacements:]
+	}
+	return out, nil
+}
+
+// openRevision decodes envelope and document.
+func openRevision(raw []byte) (*Document, envelope, error) {
+	e, err := openEnvelope(raw, PayloadType)
+	if err == nil {
+		var d *Document
+		if d, err = Decode(e.payload); err == nil {
+			return d, e, nil
+		}
+	}
+	return nil, envelope{}, &Refusal{
+		Cause: PolicyChangeRefused, Subject: "trust policy", Found: "an envelope that can't be read",
+		Wanted: "a DSSE envelope of " + PayloadType, Fix: []string{"lockstep trust sign trust.yaml --key …"}, Err: err,
+	}
+}
+
+// successor checks what the bytes of the next revision say of themselves.
+func successor(cur, next *Document, now time.Time) error {
+	r := &Refusal{Cause: PolicyChangeRefused, Subject: revision(next)}
+	switch {
+	case next.Name != cur.Name:
+		r.Found, r.Wanted = "policy "+next.Name, "policy "+cur.Name
+	case next.Version == cur.Version:
+		r.Found = fmt.Sprintf("version %d again with other content (%s)", next.Version, next.digest.Short())
+		r.Wanted = fmt.Sprintf("version %d", cur.Version+1)
+		r.Fix = []string{fmt.Sprintf("set version: %d and sign again", cur.Version+1)}
+	case next.Version < cur.Version:
+		r.Found, r.Wanted = fmt.Sprintf("version %d", next.Version), fmt.Sprintf("version %d", cur.Version+1)
+	case next.Version > cur.Version+1:
+		r.Found, r.Wanted = fmt.Sprintf("version %d", next.Version), fmt.Sprintf("version %d first: no revision is skipped", cur.Version+1)
+		r.Fix = []string{"deliver the revisions between in their order"}
+		r.Retry = true
+	case !next.Expires.After(now):
+		return expired(next)
+	default:
+		return nil
+	}
+	return r
+}
+
+// selfSigned checks the next revision's own root threshold: a root that can't
+// sign can't take office.
+func selfSigned(next *Document, e envelope, now time.Time) error {
+	keys := e.signedBy(next, RoleRoot, PayloadType, now)
+	if len(keys) >= next.threshold(RoleRoot) {
+		return nil
+	}
+	return &Refusal{
+		Cause: PolicyChangeRefused, Subject: revision(next),
+		Found:  fmt.Sprintf("%d signatures by its own root (%s)", len(keys), list(names(keys))),
+		Wanted: fmt.Sprintf("%d of %s", next.threshold(RoleRoot), list(names(next.RoleKeys(RoleRoot)))),
+		Fix:    []string{"lockstep trust sign ENVELOPE --key " + firstMissing(next.RoleKeys(RoleRoot), keys) + ".key"},
+	}
+}
+
+// notEnough says which signatures of the current root are missing.
+func notEnough(cur, next *Document, e envelope, now time.Time) error {
+	keys := e.signedBy(cur, RoleRoot, PayloadType, now)
+	return &Refusal{
+		Cause: PolicyChangeRefused, Subject: revision(next),
+		Found:  fmt.Sprintf("%d signatures by the root of version %d (%s)", len(keys), cur.Version, list(names(keys))),
+		Wanted: fmt.Sprintf("%d of %s", cur.threshold(RoleRoot), list(names(cur.RoleKeys(RoleRoot)))),
+		Fix:    []string{"lockstep trust sign ENVELOPE --key " + firstMissing(cur.RoleKeys(RoleRoot), keys) + ".key"},
+	}
+}
+
+func expired(d *Document) error {
+	return &Refusal{
+		Cause: PolicyChangeRefused, Subject: revision(d),
+		Found:  "expiry " + d.Expires.UTC().Format(time.RFC3339),
+		Wanted: "one in the future", Fix: []string{"set a later expires and sign again"},
+	}
+}
+
+// revision names a document for people.
+func revision(d *Document) string { return fmt.Sprintf("trust policy %s@%d", d.Name, d.Version) }
+
+func names(keys []Key) []string {
+	out := make([]string, 0, len(keys))
+	for _, k := range keys {
+		out = append(out, k.Name)
+	}
+	return out
+}
+
+// list joins names for people.
+func list(s []string) string {
+	if len(s) == 0 {
+		return "none"
+	}
+	return strings.Join(s, ", ")
+}
+
+// firstMissing returns the name of the first key of all that isn't in have.
+func firstMissing(all, have []Key) string {
+	signed := map[string]bool{}
+	for _, k := range have {
+		signed[k.Name] = true
+	}
+	for _, k := range all {
+		if !signed[k.Name] {
+			return k.Name
+		}
+	}
+	return "KEY"
+}

@@ -1,0 +1,156 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package trust
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+)
+
+// PayloadType is the DSSE payload type of a trust document.
+const PayloadType = "application/vnd.lockstep.trust.v1+yaml"
+
+// The limits of an envelope.
+const (
+	maxEnvelope   = 1 << 20
+	maxSignatures = 64
+	maxSignature  = 16 << 10
+)
+
+// SigningKey signs bytes with one key; see payload/build and cmd for keys in
+// files.
+type SigningKey interface {
+	// Sign returns the signature over message: for SSH keys an SSHSIG blob of
+	// Namespace, else the raw signature (ECDSA: ASN.1 over SHA-256).
+	Sign(message []byte) ([]byte, error)
+	// Fingerprint names the key as Key.Fingerprint does.
+	Fingerprint() string
+}
+
+// envelope is a decoded DSSE envelope.
+type envelope struct {
+	payload    []byte
+	signatures [][]byte
+}
+
+// Seal wraps the exact bytes of a document in an envelope and signs them. The
+// document must decode.
+func Seal(document []byte, signers ...SigningKey) ([]byte, error) {
+	if _, err := Decode(document); err != nil {
+		return nil, err
+	}
+	e := dsse.Envelope{
+		PayloadType: PayloadType,
+		Payload:     base64.StdEncoding.EncodeToString(document),
+		Signatures:  []dsse.Signature{},
+	}
+	return sign(e, document, signers)
+}
+
+// AddSignatures signs an envelope again; earlier signatures by the same keys
+// are replaced.
+func AddSignatures(raw []byte, signers ...SigningKey) ([]byte, error) {
+	if _, err := openEnvelope(raw, PayloadType); err != nil {
+		return nil, err
+	}
+	var e dsse.Envelope
+	if err := json.Unmarshal(raw, &e); err != nil {
+		return nil, fmt.Errorf("trust envelope: %w", err)
+	}
+	document, err := e.DecodeB64Payload()
+	if err != nil {
+		return nil, fmt.Errorf("trust envelope: %w", err)
+	}
+	return sign(e, document, signers)
+}
+
+// sign adds one signature a signer and returns the envelope as JSON.
+func sign(e dsse.Envelope, payload []byte, signers []SigningKey) ([]byte, error) {
+	pae := dsse.PAE(e.PayloadType, payload)
+	for _, s := range signers {
+		sig, err := s.Sign(pae)
+		if err != nil {
+			return nil, fmt.Errorf("sign with %s: %w", s.Fingerprint(), err)
+		}
+		e.Signatures = slices.DeleteFunc(e.Signatures, func(old dsse.Signature) bool { return old.KeyID == s.Fingerprint() })
+		e.Signatures = append(e.Signatures, dsse.Signature{KeyID: s.Fingerprint(), Sig: base64.StdEncoding.EncodeToString(sig)})
+	}
+	out, err := json.MarshalIndent(e, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode trust envelope: %w", err)
+	}
+	return append(out, '\n'), nil
+}
+
+// OpenUnverified returns the document inside an envelope without looking at
+// signatures: for showing and editing, never for deciding.
+func OpenUnverified(raw []byte) (document []byte, err error) {
+	e, err := openEnvelope(raw, PayloadType)
+	if err != nil {
+		return nil, err
+	}
+	return e.payload, nil
+}
+
+// openEnvelope decodes a DSSE envelope strictly and within limits. Key ids are
+// hints by the standard and are dropped here: each signature is tried with
+// each key.
+func openEnvelope(raw []byte, payloadType string) (envelope, error) {
+	if len(raw) > maxEnvelope {
+		return envelope{}, fmt.Errorf("envelope has %d bytes, at most %d are allowed", len(raw), maxEnvelope)
+	}
+	var e dsse.Envelope
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&e); err != nil {
+		return envelope{}, fmt.Errorf("envelope isn't DSSE JSON: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return envelope{}, errors.New("envelope is followed by more data")
+	}
+	if e.PayloadType != payloadType {
+		return envelope{}, fmt.Errorf("envelope has payload type %q, %q is wanted", e.PayloadType, payloadType)
+	}
+	if len(e.Signatures) > maxSignatures {
+		return envelope{}, fmt.Errorf("envelope has %d signatures, at most %d are allowed", len(e.Signatures), maxSignatures)
+	}
+	payload, err := base64.StdEncoding.DecodeString(e.Payload)
+	if err != nil {
+		return envelope{}, fmt.Errorf("envelope payload: %w", err)
+	}
+	out := envelope{payload: payload}
+	for _, s := range e.Signatures {
+		sig, err := base64.StdEncoding.DecodeString(s.Sig)
+		if err != nil || len(sig) > maxSignature {
+			continue // one bad signature never masks a good one
+		}
+		out.signatures = append(out.signatures, sig)
+	}
+	return out, nil
+}
+
+// signedBy returns those keys of a role that signed the envelope, each once,
+// without revoked keys and without keys whose window doesn't cover now.
+func (e envelope) signedBy(d *Document, role, payloadType string, now time.Time) []Key {
+	pae := dsse.PAE(payloadType, e.payload)
+	var out []Key
+	for _, k := range d.RoleKeys(role) {
+		if !k.Covers(now) {
+			continue
+		}
+		p := d.keys[k.Name]
+		if slices.ContainsFunc(e.signatures, func(sig []byte) bool { return p.verify(pae, sig) }) {
+			out = append(out, k)
+		}
+	}
+	return out
+}

@@ -1,0 +1,345 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package trust
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+)
+
+// Finding says what checking one piece of signature material came to.
+type Finding string
+
+// What a piece of signature material can turn out to be. Only Valid counts.
+const (
+	// Valid: a key of the document made it over the target's digest.
+	Valid Finding = "Valid"
+	// UnknownKey: no key of the matching rules made it.
+	UnknownKey Finding = "UnknownKey"
+	// OtherDigest: a key of the document made it, over other content.
+	OtherDigest Finding = "OtherDigest"
+	// OtherType: it's an attestation of another kind than a signature.
+	OtherType Finding = "OtherType"
+	// Unreadable: it couldn't be parsed or is over a limit.
+	Unreadable Finding = "Unreadable"
+)
+
+// CheckedSignature is one piece of signature material after its cryptography
+// was checked against one key; payload/verify makes them.
+type CheckedSignature struct {
+	// Finding is Valid if the signature counts.
+	Finding Finding
+	// Key is the name of the document's key that made it, for Valid and
+	// OtherDigest.
+	Key string
+	// Format is "cosign", "bundle" or "dsse".
+	Format string
+	// Material is the digest of the bytes that hold the signature.
+	Material Digest
+	// Seen is the time that a key's window is compared with: a proven time of
+	// signing, else when this installation first saw the material.
+	Seen time.Time
+	// Detail is one line for people.
+	Detail string
+}
+
+// Target is what a rollout asks for, with what the signed bytes say of it.
+type Target struct {
+	// Cluster is the cluster's name; empty on a host that isn't told.
+	Cluster string
+	// Kind is KindRelease or KindNodeOS.
+	Kind string
+	// Name is the object's name. An asker that doesn't know it (an agent)
+	// leaves it empty and must then satisfy the rules of every name.
+	Name string
+	// Source is the URL of the declaring source; empty as for Name.
+	Source string
+	// Image is the logical repository, without digest; empty for a path.
+	Image string
+	// Digest is the content's digest.
+	Digest Digest
+	// Product and Version come from bytes under Digest.
+	Product, Version string
+	// WantProduct and WantVersion are what the request says; empty: no word.
+	WantProduct, WantVersion string
+	// Standing marks what runs already, or the release before it: expiry of
+	// the policy blocks only what is new.
+	Standing bool
+}
+
+// Evaluate decides whether checked signatures satisfy the document for a
+// target. It's pure. All rules that match must hold; where none matches the
+// answer is PolicyMissing. Distinct keys are counted by their material.
+func Evaluate(d *Document, t Target, found []CheckedSignature, now time.Time) (Evidence, error) {
+	if d == nil {
+		return Evidence{}, missingPolicy(t, "no trust policy in force")
+	}
+	if err := eligible(d, t, now); err != nil {
+		return Evidence{}, err
+	}
+	rules, err := d.matching(t)
+	if err != nil {
+		return Evidence{}, err
+	}
+	ev := Evidence{
+		Format: evidenceFormat, Policy: fmt.Sprintf("%s@%d", d.Name, d.Version), PolicyDigest: d.digest,
+		Digest: t.Digest, Product: t.Product, Version: t.Version, Checked: now.UTC(),
+	}
+	for _, r := range rules {
+		signers, err := d.satisfy(r, t, found)
+		if err != nil {
+			return Evidence{}, err
+		}
+		ev.add(r, d.threshold(r.Role), signers)
+	}
+	return ev, nil
+}
+
+// Candidates returns the keys that could sign a target: those of the roles of all
+// matching rules, each once. payload/verify tries only these.
+func (d *Document) Candidates(t Target) []Key {
+	rules, err := d.matching(t)
+	if err != nil {
+		return nil
+	}
+	var out []Key
+	for _, r := range rules {
+		for _, k := range d.Keys { // revoked keys too, so that a refusal can say so
+			named := slices.Contains(d.Roles[r.Role].Keys, k.Name)
+			if named && !slices.ContainsFunc(out, func(o Key) bool { return o.Name == k.Name }) {
+				out = append(out, k)
+			}
+		}
+	}
+	return out
+}
+
+// eligible checks what needs no signature.
+func eligible(d *Document, t Target, now time.Time) error {
+	r := &Refusal{Subject: t.subject()}
+	switch {
+	case t.Cluster != "" && !d.Governs(t.Cluster):
+		return missingPolicy(t, fmt.Sprintf("policy %s for clusters %s, this one is %q", revision(d), list(d.Clusters), t.Cluster))
+	case slices.Contains(d.Revoked.Digests, t.Digest):
+		r.Cause, r.Found, r.Wanted = Revoked, t.Digest.String()+" on the deny list", "content that isn't revoked"
+	case t.Product == "" || t.Version == "":
+		r.Cause = NameMismatch
+		r.Found = fmt.Sprintf("product %q and version %q in the signed bytes", t.Product, t.Version)
+		r.Wanted = "both: annotations lockstep.dev/product and org.opencontainers.image.version"
+		r.Fix = []string{"lockstep release build", "lockstep os build --product … --version …"}
+	case t.WantProduct != "" && t.WantProduct != t.Product:
+		r.Cause, r.Found, r.Wanted = NameMismatch, "product "+quote(t.Product)+" in the signed bytes", "product "+quote(t.WantProduct)
+	case t.WantVersion != "" && t.WantVersion != t.Version:
+		r.Cause, r.Found, r.Wanted = NameMismatch, "version "+quote(t.Version)+" in the signed bytes", "version "+quote(t.WantVersion)
+		r.Fix = []string{"declare version " + foreign.Line(t.Version) + " or the digest of " + foreign.Line(t.WantVersion)}
+	case !t.Standing && !d.Expires.After(now):
+		r.Cause, r.Found, r.Wanted = Expired, revision(d)+" that ended "+d.Expires.UTC().Format(time.RFC3339), "a policy in force for what is new"
+		r.Fix = []string{"lockstep trust edit, then sign: a later expires"}
+	default:
+		return nil
+	}
+	return r
+}
+
+// matching returns the rules that a target must satisfy.
+func (d *Document) matching(t Target) ([]Rule, error) {
+	var named, out []Rule
+	for _, r := range d.Rules {
+		if !r.governs(t) {
+			continue
+		}
+		named = append(named, r)
+		if r.Product == t.Product && r.admitsImage(t.Image) {
+			out = append(out, r)
+		}
+	}
+	switch {
+	case len(named) == 0:
+		return nil, missingPolicy(t, "no rule that matches it")
+	case len(out) > 0:
+		return out, nil
+	case slices.ContainsFunc(named, func(r Rule) bool { return r.Product == t.Product }):
+		return nil, missingPolicy(t, fmt.Sprintf("no rule for product %s from %s", quote(t.Product), quote(t.Image)))
+	default:
+		return nil, &Refusal{
+			Cause: NameMismatch, Subject: t.subject(), Found: "product " + quote(t.Product) + " in the signed bytes",
+			Wanted: "one that a rule for it names: " + list(products(named)),
+		}
+	}
+}
+
+// governs reports whether the rule is about the target, whatever its content.
+func (r Rule) governs(t Target) bool {
+	return r.Match.Kind == t.Kind &&
+		(t.Name == "" || glob(r.Match.Name, t.Name)) &&
+		(t.Source == "" || r.Match.Source == "" || glob(r.Match.Source, t.Source))
+}
+
+// admitsImage reports whether the repository is one that the rule speaks of. A
+// path in a Git repository has none and is held to the rule.
+func (r Rule) admitsImage(image string) bool {
+	return len(r.Images) == 0 || image == "" ||
+		slices.ContainsFunc(r.Images, func(p string) bool { return glob(p, image) })
+}
+
+// satisfy counts the distinct keys that signed for a rule.
+func (d *Document) satisfy(r Rule, t Target, found []CheckedSignature) ([]Signer, error) {
+	var signers []Signer
+	var c shortfall
+	counted := map[string]bool{}
+	for _, s := range found {
+		k, ok := d.roleKey(r.Role, s.Key)
+		switch {
+		case s.Finding != Valid || !ok:
+			c.note(s, ok)
+		case d.keyRevoked(k.Name):
+			c.revoked = append(c.revoked, k.Short())
+		case !k.Covers(s.Seen):
+			c.expired = append(c.expired, fmt.Sprintf("%s, seen %s", k.Short(), s.Seen.UTC().Format(time.RFC3339)))
+		case !counted[k.fingerprint]:
+			counted[k.fingerprint] = true
+			signers = append(signers, Signer{
+				Name: k.Name, Fingerprint: k.fingerprint, Algorithm: k.algorithm,
+				Format: s.Format, Material: s.Material, Seen: s.Seen.UTC(),
+			})
+		}
+	}
+	if want := d.threshold(r.Role); len(signers) < want {
+		return nil, c.refusal(d, r, t, signers)
+	}
+	return signers, nil
+}
+
+// roleKey returns the key of this name if the role has it.
+func (d *Document) roleKey(role, name string) (Key, bool) {
+	if name == "" || !slices.Contains(d.Roles[role].Keys, name) {
+		return Key{}, false
+	}
+	i := slices.IndexFunc(d.Keys, func(k Key) bool { return k.Name == name })
+	if i < 0 {
+		return Key{}, false
+	}
+	return d.Keys[i], true
+}
+
+// shortfall collects why signatures didn't count, to choose the reason that
+// helps most.
+type shortfall struct {
+	revoked, expired, wrongDigest, wrongKey, wrongType, unreadable []string
+}
+
+func (c *shortfall) note(s CheckedSignature, inRole bool) {
+	text := foreign.Line(s.Detail)
+	switch {
+	case s.Finding == OtherDigest:
+		c.wrongDigest = append(c.wrongDigest, text)
+	case s.Finding == UnknownKey, s.Finding == Valid && !inRole:
+		c.wrongKey = append(c.wrongKey, text)
+	case s.Finding == OtherType:
+		c.wrongType = append(c.wrongType, text)
+	default:
+		c.unreadable = append(c.unreadable, text)
+	}
+}
+
+// refusal names what was found and who is missing. Unsigned and
+// ThresholdNotMet mend themselves when a signature appears; a wrong or revoked
+// key doesn't.
+func (c *shortfall) refusal(d *Document, r Rule, t Target, have []Signer) error {
+	want := d.threshold(r.Role)
+	out := &Refusal{
+		Subject: t.subject(), Fix: []string{"lockstep release sign " + t.reference() + " --key " + d.missingKey(r.Role, have) + ".key"},
+		Wanted: fmt.Sprintf("%d of %s (role %s)", want, list(names(d.RoleKeys(r.Role))), r.Role),
+	}
+	switch {
+	case len(have) > 0:
+		out.Cause, out.Retry = ThresholdNotMet, true
+		out.Found = fmt.Sprintf("%d of %d signatures: %s", len(have), want, list(signerNames(have)))
+	case len(c.revoked) > 0:
+		out.Cause, out.Found = Revoked, "a signature by revoked key "+some(c.revoked)
+	case len(c.expired) > 0:
+		out.Cause, out.Found = Expired, "a signature outside the key's window: "+some(c.expired)
+	case len(c.wrongDigest) > 0:
+		out.Cause, out.Found = WrongDigest, "a signature of other content: "+some(c.wrongDigest)
+	case len(c.wrongKey) > 0:
+		out.Cause, out.Found = WrongAuthority, "signatures by other keys only: "+some(c.wrongKey)
+	default:
+		out.Cause, out.Retry = Unsigned, true
+		out.Found = "no signature"
+		if rest := append(c.wrongType, c.unreadable...); len(rest) > 0 {
+			out.Found = "nothing that counts as a signature: " + some(rest)
+		}
+	}
+	return out
+}
+
+// missingKey names a key of the role that hasn't signed.
+func (d *Document) missingKey(role string, have []Signer) string {
+	for _, k := range d.RoleKeys(role) {
+		if !slices.ContainsFunc(have, func(s Signer) bool { return s.Name == k.Name }) {
+			return k.Name
+		}
+	}
+	return "KEY"
+}
+
+// some joins the first few of a list.
+func some(s []string) string {
+	const shown = 3
+	if len(s) > shown {
+		return fmt.Sprintf("%s and %d more", strings.Join(s[:shown], "; "), len(s)-shown)
+	}
+	return strings.Join(s, "; ")
+}
+
+func signerNames(s []Signer) []string {
+	out := make([]string, 0, len(s))
+	for _, x := range s {
+		out = append(out, x.Name)
+	}
+	return out
+}
+
+// products returns the products of rules, each once.
+func products(rules []Rule) []string {
+	var out []string
+	for _, r := range rules {
+		if !slices.Contains(out, r.Product) {
+			out = append(out, r.Product)
+		}
+	}
+	return out
+}
+
+func missingPolicy(t Target, found string) error {
+	return &Refusal{
+		Cause: PolicyMissing, Subject: t.subject(), Found: found,
+		Wanted: fmt.Sprintf("a rule for kind %s, name %s, product %s", t.Kind, quote(t.Name), quote(t.Product)),
+		Fix:    []string{"lockstep trust edit, add the rule, then lockstep trust sign"},
+	}
+}
+
+// subject names the target for people.
+func (t Target) subject() string {
+	name := t.Kind
+	if t.Name != "" {
+		name += "/" + t.Name
+	}
+	return name + " " + t.Digest.Short()
+}
+
+// reference names the content in a command.
+func (t Target) reference() string {
+	if t.Image == "" {
+		return "PATH"
+	}
+	return foreign.Line(t.Image) + "@" + t.Digest.String()
+}
+
+// quote shows a string that others wrote.
+func quote(s string) string { return fmt.Sprintf("%q", foreign.Line(s)) }
