@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import "slices"
+
+// Baselines of capabilities.
+const (
+	// BaselineAll enables every capability; "" means the same.
+	BaselineAll = "All"
+	// BaselineNone enables only those that are named.
+	BaselineNone = "None"
+)
+
+// Selection says which manifests of a payload a cluster wants.
+type Selection struct {
+	// Profile is the include profile, "" for none.
+	Profile string
+	// FeatureSet is "" or Default for the default one.
+	FeatureSet string
+	// FeatureGates that are enabled; they are compared with the manifests'
+	// only when EvaluateGates is set, as a CVO cluster knows more gates than
+	// it declares.
+	FeatureGates  []string
+	EvaluateGates bool
+	// Baseline is BaselineAll or BaselineNone; Capabilities are enabled
+	// besides it.
+	Baseline     string
+	Capabilities []string
+}
+
+// Equal reports whether both select the same.
+func (s Selection) Equal(other Selection) bool {
+	return s.Profile == other.Profile && s.FeatureSet == other.FeatureSet &&
+		s.EvaluateGates == other.EvaluateGates && s.Baseline == other.Baseline &&
+		slices.Equal(s.FeatureGates, other.FeatureGates) && slices.Equal(s.Capabilities, other.Capabilities)
+}
