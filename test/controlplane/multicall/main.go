@@ -1,3 +1,6 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command controlplane is etcd, kube-apiserver, kube-controller-manager and
 // kube-scheduler in one binary, chosen by its first argument, so that a test
 // machine needs one build and one file for a real Kubernetes control plane.
