@@ -1,0 +1,425 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/lockstep-dev/lockstep/payload"
+)
+
+const (
+	// minWatchTimeout is how long a watch lives at least; renewals are the
+	// only requests of an idle kind.
+	minWatchTimeout = 30 * time.Minute
+	// brokenAfter is the number of failures in a row after which the data of
+	// a kind that was in sync isn't trusted any more.
+	brokenAfter = 3
+	minBackoff  = 250 * time.Millisecond
+	maxBackoff  = 30 * time.Second
+)
+
+// key names an object within its kind.
+type key struct{ namespace, name string }
+
+// interest counts who tracks an object, and who of them needs its body.
+type interest struct {
+	refs int
+	body bool
+}
+
+// kind is the store behind one reflector.
+type kind struct {
+	gk      schema.GroupKind
+	version string
+	hub     *hub
+	cancel  context.CancelFunc // guarded by Cache.mu
+
+	mu       sync.RWMutex
+	turn     int
+	tracked  map[key]interest
+	bodies   bool
+	objects  map[key]*Object
+	finished map[key]bool
+	asOf     string
+	synced   bool
+	failures int
+	failure  error
+	changed  chan struct{} // closed when synced or failure changes
+}
+
+func newKind(gk schema.GroupKind, version string, h *hub) *kind {
+	return &kind{
+		gk: gk, version: version, hub: h,
+		tracked: map[key]interest{}, objects: map[key]*Object{}, finished: map[key]bool{},
+		changed: make(chan struct{}),
+	}
+}
+
+// track adds an interest. It reports whether the kind's running reflector
+// must start anew to deliver bodies.
+func (k *kind) track(id payload.ObjectID, body bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at := key{id.Namespace, id.Name}
+	in := k.tracked[at]
+	in.refs++
+	in.body = in.body || body
+	k.tracked[at] = in
+	upgrade := body && !k.bodies
+	if upgrade {
+		k.bodies = true
+		k.synced = false
+	}
+	return upgrade
+}
+
+// untrack removes an interest and reports whether it was the kind's last.
+func (k *kind) untrack(id payload.ObjectID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at := key{id.Namespace, id.Name}
+	in, ok := k.tracked[at]
+	if !ok {
+		return false
+	}
+	if in.refs--; in.refs > 0 {
+		k.tracked[at] = in
+		return false
+	}
+	delete(k.tracked, at)
+	delete(k.finished, at)
+	if o := k.objects[at]; o != nil && o.Body != nil {
+		bare := *o
+		bare.Body = nil
+		k.objects[at] = &bare
+	}
+	return len(k.tracked) == 0
+}
+
+func (k *kind) get(at key) View {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if !k.synced {
+		return View{State: Unknown}
+	}
+	if o := k.objects[at]; o != nil {
+		return View{State: Present, Object: o, AsOf: k.asOf}
+	}
+	return View{State: Absent, AsOf: k.asOf, Finished: k.finished[at]}
+}
+
+func (k *kind) state() (synced bool, failure error, changed <-chan struct{}) { //nolint:revive // The failure is a fact here, not an outcome.
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.synced, k.failure, k.changed
+}
+
+func (k *kind) size() int {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return len(k.objects)
+}
+
+func (k *kind) nextTurn() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.turn++
+	return k.turn
+}
+
+// settle records that the kind is in sync, or a failure. A kind that was in
+// sync stays so through a few failures: its data is old, not wrong.
+func (k *kind) settle(turn int, failure error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if turn != k.turn {
+		return
+	}
+	if failure == nil {
+		k.synced, k.failures, k.failure = true, 0, nil
+	} else {
+		k.failures++
+		k.failure = failure
+		k.synced = k.synced && k.failures < brokenAfter
+	}
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+// reflect keeps the kind's store like the cluster until ctx ends.
+func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
+	backoff := minBackoff
+	version := k.version
+	for ctx.Err() == nil {
+		began := c.cfg.Now()
+		err := c.reflectOnce(ctx, k, turn, version)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil || c.cfg.Now().Sub(began) > maxBackoff {
+			backoff = minBackoff
+		}
+		if err != nil {
+			k.settle(turn, err)
+			c.cfg.Log.V(1).Info("watch failed", "kind", k.gk.String(), "error", err.Error(), "retryIn", backoff.String())
+			if apierrors.IsNotFound(err) || isNoMatch(err) {
+				version = "" // The version may not be served any more: take what is.
+				c.mapper.reset()
+			}
+		}
+		if !c.pause(ctx, backoff) {
+			return
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// pause waits, or less if the kinds that the server knows changed.
+func (c *Cache) pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.mapper.changed():
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+func (c *Cache) reflectOnce(ctx context.Context, k *kind, turn int, version string) error {
+	mapping, err := c.mapper.resolve(k.gk, version)
+	if err != nil {
+		return err
+	}
+	k.mu.RLock()
+	bodies := k.bodies
+	k.mu.RUnlock()
+	store := &turnStore{kind: k, turn: turn, cache: c}
+	r := cache.NewReflectorWithOptions(c.listWatch(mapping.Resource, bodies), nil, store, cache.ReflectorOptions{
+		Name:            k.gk.String(),
+		TypeDescription: k.gk.String(),
+		MinWatchTimeout: minWatchTimeout,
+		Backoff:         &wait.Backoff{Duration: minBackoff, Factor: 2, Jitter: 0.5, Steps: 5, Cap: 4 * time.Second},
+	})
+	if err := r.ListAndWatchWithContext(ctx); err != nil {
+		return fmt.Errorf("watching %s: %w", mapping.Resource, err)
+	}
+	return nil
+}
+
+// listWatch asks for metadata as protobuf, or for whole objects as JSON.
+func (c *Cache) listWatch(gvr schema.GroupVersionResource, bodies bool) cache.ListerWatcher {
+	if bodies {
+		r := c.dynamic.Resource(gvr)
+		return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return r.List(ctx, o) },
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return r.Watch(ctx, o)
+			},
+		}, c.dynamic)
+	}
+	r := c.meta.Resource(gvr)
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return r.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return r.Watch(ctx, o)
+		},
+	}, c.meta)
+}
+
+// turnStore is the reflector's side of a kind. A reflector that was replaced
+// has lost its turn and changes nothing any more.
+type turnStore struct {
+	kind  *kind
+	turn  int
+	cache *Cache
+}
+
+func (s *turnStore) Add(obj any) error    { return s.put(obj) }
+func (s *turnStore) Update(obj any) error { return s.put(obj) }
+func (s *turnStore) Resync() error        { return nil }
+
+// Bookmark moves the version up to which the store is known to be complete.
+func (s *turnStore) Bookmark(resourceVersion string) error {
+	s.kind.mu.Lock()
+	defer s.kind.mu.Unlock()
+	if s.turn == s.kind.turn {
+		s.kind.seen(resourceVersion)
+	}
+	return nil
+}
+
+func (s *turnStore) put(obj any) error {
+	meta, body, err := accept(obj)
+	if err != nil {
+		return err
+	}
+	k := s.kind
+	at := key{meta.GetNamespace(), meta.GetName()}
+	o := Summarize(meta)
+	k.mu.Lock()
+	if s.turn != k.turn {
+		k.mu.Unlock()
+		return nil
+	}
+	k.store(at, o, body)
+	k.seen(o.ResourceVersion)
+	k.mu.Unlock()
+	s.cache.observed(k.gk, at.name, body)
+	k.hub.notify(k.id(at))
+	return nil
+}
+
+// Delete forgets the object. The deleted object carries the version of its
+// deletion.
+func (s *turnStore) Delete(obj any) error {
+	meta, body, err := accept(obj)
+	if err != nil {
+		return err
+	}
+	k := s.kind
+	at := key{meta.GetNamespace(), meta.GetName()}
+	k.mu.Lock()
+	if s.turn != k.turn {
+		k.mu.Unlock()
+		return nil
+	}
+	if _, tracked := k.tracked[at]; tracked && completed(k.gk, body) {
+		k.finished[at] = true
+	}
+	delete(k.objects, at)
+	k.seen(meta.GetResourceVersion())
+	k.mu.Unlock()
+	s.cache.observed(k.gk, at.name, nil)
+	k.hub.notify(k.id(at))
+	return nil
+}
+
+// Replace takes a list. What it holds in another version than before may be
+// the sum of several writes, and is marked so.
+func (s *turnStore) Replace(list []any, resourceVersion string) error {
+	k := s.kind
+	next := make(map[key]*Object, len(list))
+	bodies := make(map[key]*unstructured.Unstructured, 0)
+	for _, item := range list {
+		meta, body, err := accept(item)
+		if err != nil {
+			return err
+		}
+		at := key{meta.GetNamespace(), meta.GetName()}
+		next[at] = Summarize(meta)
+		if body != nil {
+			bodies[at] = body
+		}
+	}
+	changed, ok := s.swap(next, bodies, resourceVersion)
+	if !ok {
+		return nil
+	}
+	k.settle(s.turn, nil)
+	for at, body := range bodies {
+		s.cache.observed(k.gk, at.name, body)
+	}
+	for _, at := range changed {
+		k.hub.notify(k.id(at))
+	}
+	return nil
+}
+
+func (s *turnStore) swap(next map[key]*Object, bodies map[key]*unstructured.Unstructured, resourceVersion string) ([]key, bool) {
+	k := s.kind
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s.turn != k.turn {
+		return nil, false
+	}
+	before := k.objects
+	k.objects = make(map[key]*Object, len(next))
+	var changed []key
+	for at, o := range next {
+		old := before[at]
+		same := old != nil && old.UID == o.UID && old.ResourceVersion == o.ResourceVersion
+		o.Merged = !same || old.Merged
+		k.store(at, o, bodies[at])
+		if !same || !k.synced {
+			changed = append(changed, at)
+		}
+	}
+	for at := range before {
+		if next[at] == nil {
+			changed = append(changed, at)
+		}
+	}
+	for at := range k.tracked {
+		if next[at] == nil && before[at] == nil {
+			changed = append(changed, at)
+		}
+	}
+	// A list is the truth even if its version went back: a restored etcd.
+	k.asOf = resourceVersion
+	return changed, true
+}
+
+// store keeps o, with its body only if somebody needs it; k.mu is held.
+func (k *kind) store(at key, o *Object, body *unstructured.Unstructured) {
+	if in, ok := k.tracked[at]; ok && in.body {
+		o.Body = body
+	}
+	delete(k.finished, at)
+	k.objects[at] = o
+}
+
+// seen raises asOf; k.mu is held.
+func (k *kind) seen(resourceVersion string) {
+	if c, err := resourceversion.CompareResourceVersion(resourceVersion, k.asOf); err != nil || c > 0 {
+		k.asOf = resourceVersion
+	}
+}
+
+func (k *kind) id(at key) payload.ObjectID {
+	return payload.ObjectID{Group: k.gk.Group, Kind: k.gk.Kind, Namespace: at.namespace, Name: at.name}
+}
+
+// accept returns the metadata of what a reflector delivers, and the body if
+// it's whole, without its managedFields.
+func accept(obj any) (metav1.Object, *unstructured.Unstructured, error) {
+	switch o := obj.(type) {
+	case *metav1.PartialObjectMetadata:
+		return o, nil, nil
+	case *unstructured.Unstructured:
+		meta := &metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+			ResourceVersion: o.GetResourceVersion(), Generation: o.GetGeneration(),
+			DeletionTimestamp: o.GetDeletionTimestamp(), Finalizers: o.GetFinalizers(),
+			Labels: o.GetLabels(), Annotations: o.GetAnnotations(),
+			OwnerReferences: o.GetOwnerReferences(), ManagedFields: o.GetManagedFields(),
+		}
+		o.SetManagedFields(nil)
+		return meta, o, nil
+	case cache.DeletedFinalStateUnknown:
+		return accept(o.Obj)
+	default:
+		return nil, nil, fmt.Errorf("the watch delivered a %T, want object metadata", obj)
+	}
+}
+
+func compareKinds(a, b schema.GroupKind) int {
+	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Kind, b.Kind))
+}

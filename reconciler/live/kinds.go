@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-dev/lockstep/payload"
+)
+
+// crdKind is the kind whose events change what other kinds there are.
+func crdKind() schema.GroupKind {
+	return schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
+}
+
+// NeedsBody reports whether the manifest's levelness is read from more than
+// metadata: kinds with a status contract, custom resources, and objects with
+// a health rule.
+func NeedsBody(m *payload.Manifest) bool {
+	if m.Health != "" {
+		return true
+	}
+	if m.ID.Group == "" && m.ID.Kind == "Service" {
+		kind, _, _ := unstructured.NestedString(m.Object.Object, "spec", "type")
+		return kind == "LoadBalancer"
+	}
+	return bodyKind(m.GVK.GroupKind())
+}
+
+// bodyKind reports whether all objects of the kind are needed whole.
+func bodyKind(gk schema.GroupKind) bool {
+	switch gk.Group {
+	case "":
+		return gk.Kind == "Pod" || gk.Kind == "PersistentVolumeClaim" || gk.Kind == "ReplicationController"
+	case "apps":
+		return gk.Kind == "Deployment" || gk.Kind == "DaemonSet" || gk.Kind == "StatefulSet" || gk.Kind == "ReplicaSet"
+	case "batch":
+		return gk.Kind == "Job"
+	case "policy":
+		return gk.Kind == "PodDisruptionBudget"
+	case "apiextensions.k8s.io":
+		return gk.Kind == "CustomResourceDefinition"
+	case "apiregistration.k8s.io":
+		return gk.Kind == "APIService"
+	case "autoscaling":
+		return false
+	}
+	return Custom(gk)
+}
+
+// Custom reports whether the kind isn't one of Kubernetes' own. Groups under
+// k8s.io are protected by their community (KEP-1111); those of its add-ons
+// are under x-k8s.io.
+func Custom(gk schema.GroupKind) bool {
+	return strings.Contains(gk.Group, ".") && !strings.HasSuffix(gk.Group, ".k8s.io") ||
+		strings.HasSuffix(gk.Group, ".x-k8s.io")
+}
+
+// completed reports whether body is a Job that came to its end.
+func completed(gk schema.GroupKind, body *unstructured.Unstructured) bool {
+	if body == nil || gk != (schema.GroupKind{Group: "batch", Kind: "Job"}) {
+		return false
+	}
+	return HasCondition(body, "Complete")
+}
+
+// HasCondition reports whether the condition is True.
+func HasCondition(obj *unstructured.Unstructured, name string) bool {
+	field, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "status", "conditions")
+	conditions, _ := field.([]any)
+	for _, c := range conditions {
+		if entry, ok := c.(map[string]any); ok && entry["type"] == name {
+			return entry["status"] == "True"
+		}
+	}
+	return false
+}
+
+// observed reacts to changes of kinds that change what we know of others.
+func (c *Cache) observed(gk schema.GroupKind, name string, body *unstructured.Unstructured) {
+	if gk == crdKind() {
+		c.mapper.define(name, body)
+	}
+}

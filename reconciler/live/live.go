@@ -1,0 +1,285 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package live holds what the cluster really looks like: one reflector for
+// each kind of which something is tracked, begun with the kind's first object
+// and ended with its last.
+//
+// Most kinds are watched as metadata only, and of that only digests are kept
+// (see Object): what rule R1 of package apply needs to tell whether an object
+// is level without asking the server. Kinds with a status contract are watched
+// whole. A kind that can't be listed or watched is Unwatchable: its callers
+// fall back to asking at intervals, and nobody else waits for it.
+//
+// The package decides nothing and writes nothing.
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-dev/lockstep/payload"
+)
+
+// State says what is known of an object.
+type State int
+
+// The states of knowledge.
+const (
+	// Unknown means that the kind isn't watched, not yet in sync, or
+	// Unwatchable.
+	Unknown State = iota
+	// Absent means that the watch doesn't know the object.
+	Absent
+	// Present means that the object is there.
+	Present
+)
+
+// View is what the cache knows of one object.
+type View struct {
+	State State
+	// Object is nil unless State is Present.
+	Object *Object
+	// AsOf is the newest resource version that the kind's watch has seen. An
+	// object that is absent as of a version older than its own apply is
+	// merely not there yet.
+	AsOf string
+	// Finished tells of an absent Job that it had completed when it was last
+	// seen: what its TTL removed isn't missing.
+	Finished bool
+}
+
+// Interest names an object to be watched.
+type Interest struct {
+	ID  payload.ObjectID
+	GVK schema.GroupVersionKind
+	// Body asks for the whole object.
+	Body bool
+}
+
+// Config says how to watch.
+type Config struct {
+	// REST is the identity that lists and watches. Its rate limits are
+	// replaced by none: the server has priority and fairness.
+	REST *rest.Config
+	// SyncTimeout bounds the wait for a kind's first list; the default is 15
+	// seconds.
+	SyncTimeout time.Duration
+	// Now is the clock.
+	Now func() time.Time
+	// Log gets a line when a kind can't be watched.
+	Log logr.Logger
+}
+
+// Cache holds the live objects of all tracked kinds. All methods may be
+// called concurrently.
+type Cache struct {
+	cfg     Config
+	meta    metadata.Interface
+	dynamic dynamic.Interface
+	mapper  *mapper
+	hub     hub
+
+	mu      sync.Mutex
+	run     context.Context //nolint:containedctx // The life of reflectors that later calls start; set by Run.
+	kinds   map[schema.GroupKind]*kind
+	running sync.WaitGroup
+}
+
+// New makes a cache that watches nothing yet. Reflectors run while Run does.
+func New(cfg Config) (*Cache, error) {
+	if cfg.REST == nil || cfg.Now == nil {
+		return nil, errors.New("live cache: REST and Now are required")
+	}
+	if cfg.SyncTimeout == 0 {
+		cfg.SyncTimeout = 15 * time.Second
+	}
+	rc := rest.CopyConfig(cfg.REST)
+	rc.QPS, rc.Burst, rc.RateLimiter = -1, 0, nil
+	httpClient, err := rest.HTTPClientFor(rc)
+	if err != nil {
+		return nil, fmt.Errorf("live cache: %w", err)
+	}
+	return newCache(cfg, rc, httpClient)
+}
+
+func newCache(cfg Config, rc *rest.Config, httpClient *http.Client) (*Cache, error) {
+	c := &Cache{cfg: cfg, kinds: map[schema.GroupKind]*kind{}}
+	c.hub.init()
+	var err error
+	if c.meta, err = metadata.NewForConfigAndClient(rc, httpClient); err != nil {
+		return nil, fmt.Errorf("live cache: metadata client: %w", err)
+	}
+	if c.dynamic, err = dynamic.NewForConfigAndClient(rc, httpClient); err != nil {
+		return nil, fmt.Errorf("live cache: dynamic client: %w", err)
+	}
+	if c.mapper, err = newMapper(rc, httpClient, cfg.Now); err != nil {
+		return nil, fmt.Errorf("live cache: discovery: %w", err)
+	}
+	return c, nil
+}
+
+// Start runs the reflectors of all tracked kinds until ctx ends, and then
+// waits for them. It fits controller-runtime's Runnable. It must be called
+// once.
+func (c *Cache) Start(ctx context.Context) error {
+	c.mu.Lock()
+	c.run = ctx
+	for _, k := range c.kinds {
+		c.startLocked(k)
+	}
+	c.mu.Unlock()
+	<-ctx.Done()
+	c.running.Wait()
+	return nil
+}
+
+// Track watches the object's kind from now on. Each Track needs one Untrack.
+func (c *Cache) Track(in Interest) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gk := in.GVK.GroupKind()
+	k := c.kinds[gk]
+	if k == nil {
+		k = newKind(gk, in.GVK.Version, &c.hub)
+		c.kinds[gk] = k
+	}
+	body := in.Body || bodyKind(gk)
+	upgrade := k.track(in.ID, body)
+	switch {
+	case c.run == nil:
+	case k.cancel == nil:
+		c.startLocked(k)
+	case upgrade:
+		k.cancel()
+		c.startLocked(k)
+	}
+}
+
+// Untrack ends an interest. The kind's watch ends with its last one.
+func (c *Cache) Untrack(in Interest) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gk := in.GVK.GroupKind()
+	k := c.kinds[gk]
+	if k == nil || !k.untrack(in.ID) {
+		return
+	}
+	delete(c.kinds, gk)
+	if k.cancel != nil {
+		k.cancel()
+	}
+}
+
+// Get returns what is known of an object.
+func (c *Cache) Get(id payload.ObjectID) View {
+	k := c.kindOf(schema.GroupKind{Group: id.Group, Kind: id.Kind})
+	if k == nil {
+		return View{}
+	}
+	return k.get(key{id.Namespace, id.Name})
+}
+
+// WaitSynced waits until the kind was listed. It returns an
+// *UnwatchableError when the kind isn't tracked, can't be listed, or takes
+// longer than Config.SyncTimeout.
+func (c *Cache) WaitSynced(ctx context.Context, gk schema.GroupKind) error {
+	k := c.kindOf(gk)
+	if k == nil {
+		return &UnwatchableError{Kind: gk, Err: errors.New("nothing of it is tracked")}
+	}
+	timer := time.NewTimer(c.cfg.SyncTimeout)
+	defer timer.Stop()
+	for {
+		synced, failure, changed := k.state()
+		switch {
+		case synced:
+			return nil
+		case failure != nil:
+			return &UnwatchableError{Kind: gk, Err: failure}
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return &UnwatchableError{Kind: gk, Err: fmt.Errorf("no list within %s", c.cfg.SyncTimeout)}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Unwatchable returns the kinds that can't be watched now, and why.
+func (c *Cache) Unwatchable() []*UnwatchableError {
+	c.mu.Lock()
+	kinds := slices.Collect(maps.Values(c.kinds))
+	c.mu.Unlock()
+	var out []*UnwatchableError
+	for _, k := range kinds {
+		if synced, failure, _ := k.state(); !synced && failure != nil {
+			out = append(out, &UnwatchableError{Kind: k.gk, Err: failure})
+		}
+	}
+	slices.SortFunc(out, func(a, b *UnwatchableError) int {
+		return compareKinds(a.Kind, b.Kind)
+	})
+	return out
+}
+
+// Objects returns how many objects of the kind are kept.
+func (c *Cache) Objects(gk schema.GroupKind) int {
+	k := c.kindOf(gk)
+	if k == nil {
+		return 0
+	}
+	return k.size()
+}
+
+func (c *Cache) kindOf(gk schema.GroupKind) *kind {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kinds[gk]
+}
+
+// startLocked starts the kind's reflector; c.mu is held.
+func (c *Cache) startLocked(k *kind) {
+	if c.run.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(c.run)
+	k.cancel = cancel
+	turn := k.nextTurn()
+	c.running.Go(func() {
+		defer cancel()
+		c.reflect(ctx, k, turn)
+	})
+}
+
+// UnwatchableError says why a kind can't be watched. Nothing waits for such a
+// kind: it is asked for at intervals until the watch works.
+type UnwatchableError struct {
+	Kind schema.GroupKind
+	Err  error
+}
+
+// Error names the kind and the cause.
+func (e *UnwatchableError) Error() string {
+	return fmt.Sprintf("%s can't be watched: %v", e.Kind, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *UnwatchableError) Unwrap() error { return e.Err }
+
+// Reason is the condition's reason.
+func (e *UnwatchableError) Reason() string { return "Unwatchable" }
