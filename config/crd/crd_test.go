@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package crd_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-dev/lockstep/config/crd"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/test/controlplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+
+func TestEveryDeclaredKindHasADefinitionWithStatusAndColumns(t *testing.T) {
+	definitions, err := crd.Definitions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, d := range definitions {
+		kinds = append(kinds, d.Spec.Names.Kind)
+		version := d.Spec.Versions[0]
+		if version.Subresources == nil || version.Subresources.Status == nil {
+			t.Errorf("%s has no status subresource", d.Name)
+		}
+		if len(version.AdditionalPrinterColumns) == 0 || len(d.Spec.Names.ShortNames) == 0 {
+			t.Errorf("%s has no printer columns or no short name", d.Name)
+		}
+		if !slices.Contains(d.Spec.Names.Categories, "lockstep") {
+			t.Errorf("%s isn't in the category lockstep", d.Name)
+		}
+	}
+	want := []string{
+		v1alpha1.KindClusterRelease, v1alpha1.KindGitSource, v1alpha1.KindHost,
+		v1alpha1.KindNodeOS, v1alpha1.KindTrustPolicy,
+	}
+	if slices.Sort(kinds); !slices.Equal(kinds, want) {
+		t.Errorf("definitions of %v, want %v", kinds, want)
+	}
+}
+
+const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// The examples are the smallest valid objects; the refusals change one thing.
+const (
+	source = `{apiVersion: lockstep.dev/v1alpha1, kind: GitSource, metadata: {name: fleet},
+spec: {cluster: prod, url: "ssh://git@git.example.com/fleet.git", ref: {branch: main}, path: clusters/prod}}`
+	release = `{apiVersion: lockstep.dev/v1alpha1, kind: ClusterRelease, metadata: {name: platform},
+spec: {desired: {version: 1.4.2, image: "registry.example.com/platform/release@` + digest + `"}}}`
+	nodes = `{apiVersion: lockstep.dev/v1alpha1, kind: NodeOS, metadata: {name: workers},
+spec: {nodeSelector: {matchLabels: {pool: workers}},
+os: {version: 2.1.0, image: "registry.example.com/platform/os@` + digest + `"}}}`
+	host   = `{apiVersion: lockstep.dev/v1alpha1, kind: Host, metadata: {name: node-13}, spec: {address: "10.0.4.13:50700"}}`
+	policy = `{apiVersion: lockstep.dev/v1alpha1, kind: TrustPolicy, metadata: {name: root}, spec: {envelope: "{}"}}`
+)
+
+func TestTheAPIServerRefusesWhatTheRulesForbid(t *testing.T) {
+	client := kindsClient(t)
+	for name, tc := range map[string]struct {
+		document, old, changed string // old is replaced by changed
+		refusal                string // part of the message; empty: admitted
+	}{
+		"the smallest GitSource":                   {document: source},
+		"the smallest ClusterRelease":              {document: release},
+		"the smallest NodeOS":                      {document: nodes},
+		"a Host with an address":                   {document: host},
+		"the trust policy":                         {document: policy},
+		"a source that follows two refs":           {source, "branch: main", "branch: main, tag: v1", "exactly one of branch"},
+		"a source that follows nothing":            {source, "branch: main", "", "exactly one of branch"},
+		"a source with a password in its URL":      {source, "git@git", "git:secret@git", "must not carry a password"},
+		"a source whose path leaves the tree":      {source, "clusters/prod", "../prod", "must stay inside"},
+		"a source of an unknown scheme":            {source, "ssh://", "ftp://", "should match"},
+		"a source that polls all the time":         {source, "cluster:", "interval: 1ms, cluster:", "interval must be between"},
+		"a cluster name that can't name a branch":  {source, "cluster: prod", "cluster: Prod/1", "should match"},
+		"a release by tag instead of digest":       {release, "release@" + digest, "release:1.4.2", "should match"},
+		"a release with neither image nor path":    {release, `, image: "registry.example.com/platform/release@` + digest + `"`, "", "exactly one of image and path"},
+		"a pool with an empty selector":            {nodes, "matchLabels: {pool: workers}", "", "must not be empty"},
+		"a pool with a selector and all":           {nodes, "nodeSelector:", "all: true, nodeSelector:", "exactly one of nodeSelector"},
+		"a pool whose commit ends before its gate": {nodes, "os:", `commitDeadline: 5m, gates: {timeout: 15m, soak: 2m}, os:`, "commitDeadline must be longer"},
+		"a trust policy of another name":           {policy, "name: root", "name: other", "named root"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			document := strings.Replace(tc.document, tc.old, tc.changed, 1)
+			err := create(t, client, document)
+			switch {
+			case tc.refusal == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.refusal != "" && !apierrors.IsInvalid(err):
+				t.Errorf("got error %v, want Invalid with %q", err, tc.refusal)
+			case tc.refusal != "" && !strings.Contains(err.Error(), tc.refusal):
+				t.Errorf("refused with %v, want %q", err, tc.refusal)
+			}
+		})
+	}
+}
+
+func kindsClient(t *testing.T) dynamic.Interface {
+	t.Helper()
+	client, err := dynamic.NewForConfig(controlplane.SharedWithKinds(t).Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// create asks for a dry run: validation is the whole point.
+func create(t *testing.T, client dynamic.Interface, document string) error {
+	t.Helper()
+	object := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+		t.Fatalf("%v in %s", err, document)
+	}
+	resource := schema.GroupVersionResource{Group: v1alpha1.Group, Version: "v1alpha1", Resource: map[string]string{
+		v1alpha1.KindGitSource: "gitsources", v1alpha1.KindClusterRelease: "clusterreleases", v1alpha1.KindNodeOS: "nodeoses",
+		v1alpha1.KindHost: "hosts", v1alpha1.KindTrustPolicy: "trustpolicies",
+	}[object.GetKind()]}
+	_, err := client.Resource(resource).Namespace("default").Create(t.Context(), object,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
+	return err
+}
