@@ -1,0 +1,389 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+// Reasons that this package gives by itself; all others come from the errors.
+const (
+	ReasonAsExpected    = "AsExpected"
+	ReasonApplied       = "Applied"
+	ReasonUpdating      = "Updating"
+	ReasonPending       = "Pending"
+	ReasonPaused        = "Paused"
+	ReasonSuspended     = "Suspended"
+	ReasonNotFromSource = "NotFromSource"
+	ReasonNoRelease     = "NoRelease"
+	ReasonOverrides     = "ClusterReleaseOverrides"
+	ReasonAccepted      = "PayloadLoaded"
+	ReasonVerified      = "Verified"
+	ReasonYielded       = "FieldYielded"
+)
+
+// ReleaseFacts is everything that a ClusterRelease's status is made from.
+type ReleaseFacts struct {
+	// Spec is what the object says now, Generation its generation.
+	Spec       v1alpha1.ClusterReleaseSpec
+	Generation int64
+	// Worker is the worker's own status; nil before there is a worker.
+	Worker *worker.SyncWorkerStatus
+	// Held is why nothing may act on the object now: a brake, or that the spec
+	// isn't what the source said. Empty: nothing holds it.
+	Held HeldBy
+	// Yielded are fields that were left to other controllers, one line each.
+	Yielded []string
+	// Now is the time of the observation.
+	Now time.Time
+}
+
+// HeldBy says what holds an object, and in which words.
+type HeldBy struct {
+	Reason  string
+	Message string
+}
+
+// refusals are the reasons of failures that speak of trust; they show in
+// ReleaseVerified as well.
+var refusals = []string{
+	"Unsigned", "WrongAuthority", "WrongDigest", "NameMismatch", "ThresholdNotMet", "Revoked", "Expired",
+	"BelowFloor", "Rollback", "Stale", "PolicyMissing", "UnpinnedImage",
+}
+
+// Release returns the new status of a ClusterRelease.
+func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.ClusterReleaseStatus {
+	next := *prev.DeepCopy()
+	next.ObservedGeneration = f.Generation
+	next.Desired = &v1alpha1.ReleaseRef{Version: f.Spec.Desired.Version, Image: f.Spec.Desired.Image, Path: f.Spec.Desired.Path}
+	if f.Worker != nil {
+		w := f.Worker
+		// After a restart the worker knows nothing yet: what was observed
+		// before stands until it does.
+		if w.Actual.Version != "" {
+			next.Accepted = releaseRef(w.Actual)
+			next.VersionHash = w.VersionHash
+		}
+		if w.Applied.Version != "" {
+			next.Applied = releaseRef(w.Applied)
+		}
+		next.Progress = progress(prev.Progress, w)
+		next.History = history(prev.History, w.History)
+	}
+	next.Conditions = Fold(prev.Conditions, f.Generation, metav1.NewTime(f.Now), releaseConditions(&next, f))
+	return next
+}
+
+func releaseRef(r worker.Release) *v1alpha1.ReleaseRef {
+	return &v1alpha1.ReleaseRef{
+		Version:  r.Version,
+		Image:    r.Image,
+		Path:     r.Path,
+		Verified: r.Verified,
+		Evidence: clipAll(r.Evidence, maxEvidence, maxLine),
+	}
+}
+
+// progress shows the worker's position; fractions of a second are cut, since
+// they would only make writes.
+func progress(prev *v1alpha1.ReleaseProgress, w *worker.SyncWorkerStatus) *v1alpha1.ReleaseProgress {
+	p := &v1alpha1.ReleaseProgress{
+		State:    workerState(w),
+		Step:     string(w.Step),
+		Done:     int32(w.Done),    //nolint:gosec // a payload has at most 20,000 manifests
+		Total:    int32(w.Total),   //nolint:gosec // see above
+		Skipped:  int32(w.Skipped), //nolint:gosec // see above
+		Attempt:  int32(min(w.Attempt, 1<<30)),
+		RunLevel: int32(max(w.RunLevel, 0)), //nolint:gosec // a run level has at most four digits
+		Summary:  fmt.Sprintf("%d/%d", w.Done, w.Total),
+	}
+	if !w.LastProgress.IsZero() {
+		p.LastProgress = stamp(w.LastProgress)
+	}
+	if w.Actual.Version == "" && prev != nil {
+		// Nothing is accepted yet in this process: the last picture is better
+		// than 0 of 0.
+		kept := *prev.DeepCopy()
+		kept.Step = string(w.Load.Step)
+		return &kept
+	}
+	for i, b := range w.Blocking {
+		if i == maxBlocking {
+			break
+		}
+		p.Blocking = append(p.Blocking, v1alpha1.Blocking{
+			Object:   foreign.Clip(b.Object.String(), 512),
+			Since:    stamp(b.Since),
+			Reason:   foreign.Clip(b.Reason, 64),
+			Message:  foreign.Clip(b.Message, maxMessage),
+			RetryAt:  stamp(b.RetryAt),
+			Deadline: stamp(b.Deadline),
+		})
+	}
+	return p
+}
+
+// workerState names the state as the release-side document does.
+func workerState(w *worker.SyncWorkerStatus) string {
+	switch {
+	case w.Actual.Version == "":
+		return "Initial"
+	case w.Failure != nil:
+		return "Error"
+	case w.Reconciling:
+		return "Reconciling"
+	default:
+		return "Updating"
+	}
+}
+
+// stamp cuts a time to seconds, as the API stores it; the zero time is nil.
+func stamp(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	out := metav1.NewTime(t.UTC().Truncate(time.Second))
+	return &out
+}
+
+// releaseConditions decides the conditions from the new status.
+func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Condition {
+	if f.Worker == nil {
+		reason, message := ReasonPending, "waiting for the first look at the release"
+		if f.Held.Reason != "" {
+			reason, message = f.Held.Reason, f.Held.Message
+		}
+		return []Condition{
+			{v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message},
+			{v1alpha1.ConditionReconciling, Bool(f.Held.Reason == ""), reason, message},
+			{v1alpha1.ConditionStalled, Bool(f.Held.Reason != ""), reason, message},
+		}
+	}
+	accepted, verified := acceptance(f)
+	available := availability(next)
+	failing := failure(f.Worker)
+	progressing := progressing(next, f)
+	out := []Condition{accepted, verified, available, failing, progressing, upgradeable(f), yielded(f)}
+	return append(out, summary(next, f, accepted, failing, progressing)...)
+}
+
+// acceptance says whether the desired release was verified and loaded.
+func acceptance(f ReleaseFacts) (accepted, verified Condition) {
+	w := f.Worker
+	accepted = Condition{v1alpha1.ConditionReleaseAccepted, metav1.ConditionUnknown, string(w.Load.Step), "looking at " + f.Spec.Desired.Version}
+	verified = Condition{v1alpha1.ConditionReleaseVerified, metav1.ConditionUnknown, ReasonPending, accepted.Message}
+	if accepted.Reason == "" {
+		accepted.Reason = ReasonPending
+	}
+	switch {
+	case w.Load.Failure != nil && w.Load.Desired.Version == f.Spec.Desired.Version:
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, w.Load.Failure.Reason(), w.Load.Failure.Error()
+		accepted.Message += retryNote(w)
+		if slices.Contains(refusals, accepted.Reason) {
+			verified.Status, verified.Reason, verified.Message = metav1.ConditionFalse, accepted.Reason, accepted.Message
+		}
+	case w.Actual.Version == f.Spec.Desired.Version && w.Actual.Image == f.Spec.Desired.Image && w.Actual.Path == f.Spec.Desired.Path:
+		accepted.Status, accepted.Reason = metav1.ConditionTrue, ReasonAccepted
+		accepted.Message = fmt.Sprintf("%s was verified and loaded", w.Actual.Version)
+		if risks := strings.Join(w.Actual.AcceptedRisks, "; "); risks != "" {
+			accepted.Message += "; accepted risks: " + risks
+		}
+		verified.Status = Bool(w.Actual.Verified)
+		verified.Reason, verified.Message = ReasonVerified, "signed by "+strings.Join(w.Actual.Evidence, ", ")
+		if !w.Actual.Verified {
+			verified.Reason, verified.Message = "Unsigned", "the process allows unsigned releases"
+		}
+	}
+	return accepted, verified
+}
+
+// retryNote says whether a refusal is looked at again without anybody's doing.
+func retryNote(w *worker.SyncWorkerStatus) string {
+	if !w.Load.Failure.Retriable() {
+		return "; it is not tried again until the release, the trust policy or the cluster changes"
+	}
+	if w.Load.RetryAt.IsZero() {
+		return "; it is tried again by itself"
+	}
+	return "; it is tried again by itself, next at " + w.Load.RetryAt.UTC().Format(time.TimeOnly) + " UTC"
+}
+
+// availability says whether a release was ever level here.
+func availability(next *v1alpha1.ClusterReleaseStatus) Condition {
+	if next.Applied == nil {
+		return Condition{v1alpha1.ConditionAvailable, metav1.ConditionFalse, ReasonPending, "no release was level yet"}
+	}
+	return Condition{v1alpha1.ConditionAvailable, metav1.ConditionTrue, ReasonApplied, next.Applied.Version + " was applied"}
+}
+
+// failure is about the accepted release, not about a refused target.
+func failure(w *worker.SyncWorkerStatus) Condition {
+	if w.Failure != nil && w.Failure.Effect != worker.EffectNone && w.Failure.Effect != worker.EffectReport {
+		return Condition{v1alpha1.ConditionFailing, metav1.ConditionTrue, w.Failure.Reason(), w.Failure.Error()}
+	}
+	return Condition{v1alpha1.ConditionFailing, metav1.ConditionFalse, ReasonAsExpected, "nothing fails"}
+}
+
+// progressing says how far the way to the accepted release is.
+func progressing(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) Condition {
+	w := f.Worker
+	c := Condition{Type: v1alpha1.ConditionProgressing}
+	switch {
+	case f.Held.Reason != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, f.Held.Reason, f.Held.Message
+	case w.Actual.Version == "":
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonPending, "no release is accepted yet"
+	case w.Reconciling:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonApplied, "the cluster is at "+w.Actual.Version
+	default:
+		c.Status, c.Reason = metav1.ConditionTrue, ReasonUpdating
+		// No counts here: they would change the condition with each object;
+		// they stand in progress.
+		c.Message = fmt.Sprintf("working towards %s: run level %d", w.Actual.Version, max(w.RunLevel, 0))
+		if b := next.Progress.Blocking; len(b) > 0 {
+			c.Message += ", " + b[0].Object + ": " + b[0].Message
+		}
+	}
+	return c
+}
+
+func upgradeable(f ReleaseFacts) Condition {
+	if n := len(f.Spec.Overrides); n > 0 {
+		return Condition{
+			v1alpha1.ConditionUpgradeable, metav1.ConditionFalse, ReasonOverrides,
+			fmt.Sprintf("%d objects are unmanaged by overrides; a new minor version may not fit them", n),
+		}
+	}
+	return Condition{v1alpha1.ConditionUpgradeable, metav1.ConditionTrue, ReasonAsExpected, "nothing holds updates back"}
+}
+
+func yielded(f ReleaseFacts) Condition {
+	if len(f.Yielded) == 0 {
+		return Condition{v1alpha1.ConditionFieldYielded, metav1.ConditionFalse, ReasonAsExpected, "no field is left to others"}
+	}
+	return Condition{v1alpha1.ConditionFieldYielded, metav1.ConditionTrue, ReasonYielded, strings.Join(f.Yielded, "; ")}
+}
+
+// summary is Ready, Reconciling and Stalled: the answer first, for kubectl
+// wait and for the STATUS column.
+func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, failing, progressing Condition) []Condition {
+	w := f.Worker
+	ready := Condition{v1alpha1.ConditionReady, metav1.ConditionFalse, progressing.Reason, progressing.Message}
+	stalled := Condition{v1alpha1.ConditionStalled, metav1.ConditionFalse, ReasonAsExpected, "nothing stands in the way"}
+	reconciling := Condition{v1alpha1.ConditionReconciling, metav1.ConditionTrue, progressing.Reason, progressing.Message}
+	running := "nothing runs yet"
+	if w.Actual.Version != "" {
+		running = w.Actual.Version + " goes on"
+	}
+	switch {
+	case f.Held.Reason != "":
+		ready.Reason, ready.Message = f.Held.Reason, f.Held.Message
+		stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, f.Held.Reason, f.Held.Message
+		reconciling.Status = metav1.ConditionFalse
+	case accepted.Status == metav1.ConditionFalse:
+		text := fmt.Sprintf("%s refused, %s: %s: %s", f.Spec.Desired.Version, running, accepted.Reason, accepted.Message)
+		ready.Reason, ready.Message = accepted.Reason, text
+		reconciling.Reason, reconciling.Message = accepted.Reason, text
+		if !w.Load.Failure.Retriable() {
+			stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, accepted.Reason, text
+			reconciling.Status = metav1.ConditionFalse
+		}
+	case accepted.Status == metav1.ConditionUnknown:
+		ready.Reason = accepted.Reason
+		ready.Message = fmt.Sprintf("%s; %s", accepted.Message, running)
+		reconciling.Reason, reconciling.Message = ready.Reason, ready.Message
+	case failing.Status == metav1.ConditionTrue:
+		ready.Reason, ready.Message = failing.Reason, failing.Message
+		reconciling.Reason, reconciling.Message = failing.Reason, failing.Message
+		if !w.Failure.Retriable() {
+			stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, failing.Reason, failing.Message
+		}
+	case w.Reconciling && next.Applied != nil && next.Applied.Version == f.Spec.Desired.Version:
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, ReasonApplied, w.Actual.Version+" is applied"
+		reconciling.Status, reconciling.Reason, reconciling.Message = metav1.ConditionFalse, ReasonApplied, ready.Message
+	}
+	return []Condition{ready, reconciling, stalled}
+}
+
+// history merges what this process started into what stood there: an entry is
+// the same if release and start are.
+func history(prev []v1alpha1.ReleaseHistory, facts []worker.HistoryFact) []v1alpha1.ReleaseHistory {
+	out := slices.Clone(prev)
+	// Facts are newest first; they are added oldest first.
+	for _, fact := range slices.Backward(facts) {
+		entry := v1alpha1.ReleaseHistory{
+			State:          string(fact.State),
+			Version:        fact.Version,
+			Image:          fact.Image,
+			Revision:       foreign.Clip(fact.Revision, 512),
+			Verified:       fact.Verified,
+			Evidence:       clipAll(fact.Evidence, maxEvidence, maxLine),
+			AcceptedRisks:  foreign.Clip(strings.Join(fact.AcceptedRisks, "; "), 1024),
+			StartedTime:    *stamp(fact.Started),
+			CompletionTime: stamp(fact.Ended),
+		}
+		out = addHistory(out, entry)
+	}
+	if len(out) > maxHistory {
+		out = prune(out)
+	}
+	return out
+}
+
+// addHistory puts one entry in its place. A release that a new process goes on
+// with continues its entry instead of making another: an entry stands for the
+// time from its start to the start of the next newer one.
+func addHistory(list []v1alpha1.ReleaseHistory, entry v1alpha1.ReleaseHistory) []v1alpha1.ReleaseHistory {
+	for i := range list {
+		same := list[i].Version == entry.Version && list[i].Image == entry.Image
+		current := !entry.StartedTime.Before(&list[i].StartedTime) && (i == 0 || !list[i-1].StartedTime.Before(&entry.StartedTime))
+		if same && current {
+			entry.StartedTime = list[i].StartedTime
+			if list[i].State == "Completed" {
+				entry.State, entry.CompletionTime = list[i].State, list[i].CompletionTime
+			}
+			if entry.CompletionTime == nil {
+				entry.CompletionTime = list[i].CompletionTime
+			}
+			if entry.Revision == "" {
+				entry.Revision = list[i].Revision
+			}
+			list[i] = entry
+			return list
+		}
+	}
+	if len(list) > 0 && list[0].CompletionTime == nil {
+		ended := entry.StartedTime
+		list[0].CompletionTime = &ended
+	}
+	return slices.Insert(list, 0, entry)
+}
+
+// prune drops the least telling entry: a Partial one before a Completed one,
+// an old one before a new one; the newest, the first and the newest Completed
+// are kept (after the weights of OpenShift's history).
+func prune(list []v1alpha1.ReleaseHistory) []v1alpha1.ReleaseHistory {
+	for len(list) > maxHistory {
+		drop := -1
+		for i := len(list) - 2; i > 0 && drop < 0; i-- {
+			if list[i].State == "Partial" {
+				drop = i
+			}
+		}
+		if drop < 0 {
+			drop = len(list) - 2
+		}
+		list = slices.Delete(list, drop, drop+1)
+	}
+	return list
+}
