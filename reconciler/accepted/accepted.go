@@ -1,0 +1,363 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package accepted remembers what was accepted: the trust policy in force, for
+// each Git source the revision and the spec hashes of what it declared, and for
+// each release the versions that were level.
+//
+// Declared objects are mere carriers: anyone who may edit them could change
+// what they say. The reconciler acts on an object only while its spec hash is
+// the one that was accepted here (wall 3), and on the trust policy that was
+// accepted here, whatever the TrustPolicy object says or whether it exists.
+// The store is two ConfigMaps without owner that nothing prunes. Only the
+// leader writes them; writes are compare-and-swap, so that a leader that lost
+// its lease without knowing it yet changes nothing.
+package accepted
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+)
+
+// Names of the ConfigMaps that hold the store, and of their one key.
+const (
+	SourcesName = "lockstep-accepted"
+	TrustName   = "lockstep-trust"
+	key         = "state.json"
+)
+
+// Format is the version of the stored form that is written; readers take
+// Format-1 to Format+1, as long as fields keep their meaning.
+const Format = 1
+
+// MaxBytes bounds each stored document, below what etcd takes.
+const MaxBytes = 1 << 20
+
+// Source is what was accepted of one GitSource.
+type Source struct {
+	// Revision as main@sha1:<hex>.
+	Revision string `json:"revision"`
+	// Tree is the canonical tree's digest.
+	Tree string `json:"tree,omitempty"`
+	// Subject and Signer are shown, never decided upon.
+	Subject string `json:"subject,omitempty"`
+	Signer  string `json:"signer,omitempty"`
+	// Time when the revision was accepted here.
+	Time time.Time `json:"time"`
+	// Objects are the spec hashes of what it declared, by "Kind/name".
+	Objects map[string]string `json:"objects"`
+	// UIDs are those of the declared objects as they were after the apply, by
+	// the same key; a source prunes only what still has its UID.
+	UIDs map[string]string `json:"uids,omitempty"`
+	// SpentRewind is the last one-use rewind that was used.
+	SpentRewind string `json:"spentRewind,omitempty"`
+}
+
+// Release is what is remembered of a ClusterRelease, apart from its status.
+type Release struct {
+	// Product that the payloads named.
+	Product string `json:"product,omitempty"`
+	// Completed are the releases that were level, newest first, at most
+	// MaxCompleted; the first is what the cluster has.
+	Completed []Completed `json:"completed,omitempty"`
+}
+
+// MaxCompleted bounds what is remembered of one release.
+const MaxCompleted = 10
+
+// Completed is one release that was level.
+type Completed struct {
+	Version     string    `json:"version"`
+	Image       string    `json:"image,omitempty"`
+	Path        string    `json:"path,omitempty"`
+	VersionHash string    `json:"versionHash,omitempty"`
+	Time        time.Time `json:"time"`
+}
+
+// document is the stored form of all sources and releases.
+type document struct {
+	Format   int                `json:"format"`
+	Sources  map[string]Source  `json:"sources"`
+	Releases map[string]Release `json:"releases,omitempty"`
+}
+
+func (d document) clone() document {
+	next := document{Format: Format, Sources: maps.Clone(d.Sources), Releases: maps.Clone(d.Releases)}
+	if next.Sources == nil {
+		next.Sources = map[string]Source{}
+	}
+	if next.Releases == nil {
+		next.Releases = map[string]Release{}
+	}
+	return next
+}
+
+// Store keeps what was accepted, in memory and in the cluster. It is safe for
+// concurrent use.
+type Store struct {
+	client typedcorev1.ConfigMapInterface
+
+	// writing lets one writer through at a time: each builds on the last.
+	writing sync.Mutex
+
+	mu    sync.Mutex
+	doc   document
+	trust *trust.Accepted
+	// versions are the resourceVersions that the next write replaces; empty
+	// means that the object must not exist yet.
+	versions map[string]string
+	changed  chan struct{}
+}
+
+// New returns a store that is empty until Load was called. The client is for
+// the ConfigMaps of Lockstep's own namespace.
+func New(client typedcorev1.ConfigMapInterface) *Store {
+	return &Store{
+		client:   client,
+		doc:      document{}.clone(),
+		versions: map[string]string{},
+		changed:  make(chan struct{}),
+	}
+}
+
+// Load reads the store from the cluster; what doesn't exist yet is empty. An
+// unreadable store is an error, never an empty one: that would forget what is
+// trusted.
+func (s *Store) Load(ctx context.Context) error {
+	raw, err := s.read(ctx, SourcesName)
+	if err != nil {
+		return err
+	}
+	doc := document{Format: Format}
+	if raw != nil {
+		if doc, err = decode(raw); err != nil {
+			return fmt.Errorf("configmap %s: %w; restore it from a backup, or delete it to have every source accepted anew", SourcesName, err)
+		}
+	}
+	rawTrust, err := s.read(ctx, TrustName)
+	if err != nil {
+		return err
+	}
+	var policy *trust.Accepted
+	if rawTrust != nil {
+		loaded, err := trust.Load(rawTrust)
+		if err != nil {
+			return fmt.Errorf("configmap %s: %w; restore it from a backup, or delete it and pin the policy's digest again", TrustName, err)
+		}
+		policy = &loaded
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doc = doc.clone()
+	s.trust = policy
+	s.notify()
+	return nil
+}
+
+// decode reads the stored form of the sources.
+func decode(raw []byte) (document, error) {
+	var doc document
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		return doc, fmt.Errorf("decode: %w", err)
+	}
+	if doc.Format < Format-1 || doc.Format > Format+1 {
+		return doc, fmt.Errorf("format %d: this version reads %d to %d", doc.Format, Format-1, Format+1)
+	}
+	return doc, nil
+}
+
+// read returns the stored bytes, or nil where the object doesn't exist, and
+// remembers the version that the next write replaces.
+func (s *Store) read(ctx context.Context, name string) ([]byte, error) {
+	cm, err := s.client.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		s.setVersion(name, "")
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read configmap %s: %w", name, err)
+	}
+	raw, ok := cm.Data[key]
+	if !ok {
+		return nil, fmt.Errorf("configmap %s has no key %s", name, key)
+	}
+	s.setVersion(name, cm.ResourceVersion)
+	return []byte(raw), nil
+}
+
+func (s *Store) setVersion(name, version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.versions[name] = version
+}
+
+// Trust returns the policy in force, settled for the time, and false where
+// none was accepted yet. The result must not be changed.
+func (s *Store) Trust(now time.Time) (trust.Accepted, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trust == nil {
+		return trust.Accepted{}, false
+	}
+	return s.trust.Settle(now), true
+}
+
+// SetTrust stores a policy that trust.Accept or trust.Pin returned.
+func (s *Store) SetTrust(ctx context.Context, policy trust.Accepted) error {
+	raw, err := policy.Marshal()
+	if err != nil {
+		return fmt.Errorf("encode the trust policy: %w", err)
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if err := s.write(ctx, TrustName, raw); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trust = &policy
+	s.notify()
+	return nil
+}
+
+// Source returns what was accepted of a source, and false if nothing was.
+func (s *Store) Source(name string) (Source, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	src, ok := s.doc.Sources[name]
+	return src, ok
+}
+
+// SetSource stores what was accepted of a source.
+func (s *Store) SetSource(ctx context.Context, name string, src Source) error {
+	return s.edit(ctx, func(d *document) { d.Sources[name] = src })
+}
+
+// DropSource forgets a source that was deleted.
+func (s *Store) DropSource(ctx context.Context, name string) error {
+	if _, ok := s.Source(name); !ok {
+		return nil
+	}
+	return s.edit(ctx, func(d *document) { delete(d.Sources, name) })
+}
+
+// Release returns what is remembered of a ClusterRelease.
+func (s *Store) Release(name string) Release {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.doc.Releases[name]
+	r.Completed = slices.Clone(r.Completed)
+	return r
+}
+
+// Complete records that a release became level. Recording the newest one again
+// changes nothing.
+func (s *Store) Complete(ctx context.Context, name, product string, done Completed) error {
+	r := s.Release(name)
+	if len(r.Completed) > 0 && r.Completed[0].VersionHash == done.VersionHash && r.Completed[0].Version == done.Version && r.Completed[0].Image == done.Image {
+		return nil
+	}
+	r.Product = product
+	r.Completed = slices.Insert(r.Completed, 0, done)
+	if len(r.Completed) > MaxCompleted {
+		r.Completed = r.Completed[:MaxCompleted]
+	}
+	return s.edit(ctx, func(d *document) { d.Releases[name] = r })
+}
+
+// edit changes the document in the cluster, then in memory.
+func (s *Store) edit(ctx context.Context, change func(*document)) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.mu.Lock()
+	next := s.doc.clone()
+	s.mu.Unlock()
+	change(&next)
+	raw, err := json.Marshal(next)
+	if err != nil {
+		return fmt.Errorf("encode the accepted sources: %w", err)
+	}
+	if err := s.write(ctx, SourcesName, raw); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doc = next
+	s.notify()
+	return nil
+}
+
+// ErrLost says that somebody else wrote the store: this process isn't the
+// leader any more, or must load again.
+var ErrLost = errors.New("the accepted state was changed by another writer")
+
+// write replaces the stored bytes if nobody else did since they were read.
+func (s *Store) write(ctx context.Context, name string, raw []byte) error {
+	if len(raw) > MaxBytes {
+		return fmt.Errorf("configmap %s would have %d bytes, the limit is %d", name, len(raw), MaxBytes)
+	}
+	s.mu.Lock()
+	version := s.versions[name]
+	s.mu.Unlock()
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            name,
+			ResourceVersion: version,
+			Labels:          map[string]string{"app.kubernetes.io/part-of": "lockstep"},
+		},
+		Data: map[string]string{key: string(raw)},
+	}
+	var err error
+	if version == "" {
+		cm, err = s.client.Create(ctx, cm, metav1.CreateOptions{})
+	} else {
+		cm, err = s.client.Update(ctx, cm, metav1.UpdateOptions{})
+	}
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("write configmap %s: %w: %w", name, ErrLost, err)
+	}
+	if err != nil {
+		return fmt.Errorf("write configmap %s: %w", name, err)
+	}
+	s.setVersion(name, cm.ResourceVersion)
+	return nil
+}
+
+// Owner returns the source that declared an object and the spec hash that was
+// accepted, and false where no source did.
+func (s *Store) Owner(kind, name string) (source, hash string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for source, src := range s.doc.Sources {
+		if hash, ok := src.Objects[kind+"/"+name]; ok {
+			return source, hash, true
+		}
+	}
+	return "", "", false
+}
+
+// Changed returns a channel that is closed at the next change.
+func (s *Store) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// notify wakes all who wait for a change; the caller holds the lock.
+func (s *Store) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accepted
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/lockstep-dev/lockstep/test/controlplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+
+// configMaps returns a client for a namespace of the test's own.
+func configMaps(t *testing.T) typedcorev1.ConfigMapInterface {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(controlplane.Shared(t).Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "accepted-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client.CoreV1().ConfigMaps(ns.Name)
+}
+
+func TestWhatWasAcceptedSurvivesARestart(t *testing.T) {
+	client := configMaps(t)
+	first := New(client)
+	if err := first.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := Source{Revision: "main@sha1:0123", Time: time.Unix(1, 0).UTC(), Objects: map[string]string{"NodeOS/workers": "sha256:aa"}}
+	if err := first.SetSource(t.Context(), "fleet", want); err != nil {
+		t.Fatal(err)
+	}
+	second := New(client)
+	if err := second.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, ok := second.Source("fleet")
+	if diff := cmp.Diff(want, got); !ok || diff != "" {
+		t.Errorf("Source after a restart (-want +got):\n%s", diff)
+	}
+	if source, hash, ok := second.Owner("NodeOS", "workers"); !ok || source != "fleet" || hash != "sha256:aa" {
+		t.Errorf("Owner = %q, %q, %v", source, hash, ok)
+	}
+	if err := second.DropSource(t.Context(), "fleet"); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := second.Source("fleet"); ok {
+		t.Error("a dropped source is still there")
+	}
+}
+
+func TestAnUnreadableStoreIsNeverAnEmptyOne(t *testing.T) {
+	client := configMaps(t)
+	s := New(client)
+	if err := s.SetSource(t.Context(), "fleet", Source{}); err != nil {
+		t.Fatal(err)
+	}
+	cm, err := client.Get(t.Context(), SourcesName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, broken := range []string{"{", `{"format":99}`} {
+		cm.Data[key] = broken
+		if cm, err = client.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := New(client).Load(t.Context()); err == nil {
+			t.Errorf("Load of %q succeeded", broken)
+		}
+	}
+}
+
+func TestASecondWriterIsNoticed(t *testing.T) {
+	client := configMaps(t)
+	s := New(client)
+	if err := s.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	other := New(client)
+	if err := other.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.SetSource(t.Context(), "fleet", Source{Revision: "main@sha1:1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetSource(t.Context(), "fleet", Source{Revision: "main@sha1:2"}); !errors.Is(err, ErrLost) {
+		t.Errorf("SetSource by a stale writer = %v, want ErrLost", err)
+	}
+}
+
+func TestCompletedReleasesAreRememberedOnceAndBounded(t *testing.T) {
+	s := New(configMaps(t))
+	for i := range 2 * MaxCompleted {
+		done := Completed{Version: fmt.Sprintf("1.%d.0", i), VersionHash: "sha256:aa", Time: time.Unix(int64(i), 0).UTC()}
+		for range 2 {
+			if err := s.Complete(t.Context(), "platform", "platform", done); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got := s.Release("platform").Completed
+	if len(got) != MaxCompleted || got[0].Version != "1.19.0" || got[1].Version != "1.18.0" {
+		t.Errorf("Completed = %v", got)
+	}
+}
+
+func TestTheFormatOfTheLastVersionIsRead(t *testing.T) {
+	for _, raw := range []string{`{"format":0,"sources":{"a":{"revision":"r","time":"2026-01-01T00:00:00Z","objects":{}}}}`, `{"format":2,"sources":{"a":{"revision":"r","time":"2026-01-01T00:00:00Z","objects":{},"new":1}}}`} {
+		doc, err := decode([]byte(raw))
+		if err != nil || doc.Sources["a"].Revision != "r" {
+			t.Errorf("decode(%s) = %+v, %v", raw, doc, err)
+		}
+	}
+}
+
+func TestChangedIsClosedAtAChange(t *testing.T) {
+	s := New(configMaps(t))
+	changed := s.Changed()
+	if err := s.SetSource(t.Context(), "fleet", Source{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("Changed wasn't closed by a change")
+	}
+}
