@@ -1,0 +1,205 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package git
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing/transport"
+	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
+	"github.com/skeema/knownhosts"
+	"golang.org/x/crypto/ssh"
+)
+
+// Credentials open a repository. Empty fields aren't used. They are asked for
+// anew at each connection, so that a rotated Secret takes effect by itself.
+type Credentials struct {
+	Username, Password string // HTTP basic authentication
+	BearerToken        string // instead of Username and Password
+	CA                 []byte // PEM, besides the system's roots
+	ClientCert         []byte // PEM, with ClientKey
+	ClientKey          []byte
+	Identity           []byte // SSH private key, PEM
+	IdentityPassphrase string
+	KnownHosts         []byte // required for SSH
+	Proxy              string // URL of an HTTP or SOCKS5 proxy; for HTTP remotes
+}
+
+// CredentialsFromSecret reads the keys of a Secret: identity (with password
+// as its passphrase) and known_hosts, or username and password, or
+// bearerToken; ca.crt, tls.crt, tls.key and proxy besides.
+func CredentialsFromSecret(data map[string][]byte) Credentials {
+	text := func(key string) string { return strings.TrimSpace(string(data[key])) }
+	c := Credentials{
+		Username: text("username"), Password: text("password"), BearerToken: text("bearerToken"),
+		CA: data["ca.crt"], ClientCert: data["tls.crt"], ClientKey: data["tls.key"],
+		Identity: data["identity"], KnownHosts: data["known_hosts"], Proxy: text("proxy"),
+	}
+	if len(c.Identity) > 0 {
+		c.IdentityPassphrase, c.Password = c.Password, ""
+	}
+	return c
+}
+
+// checkURL parses a repository's URL and refuses what may not be used.
+func checkURL(raw string, insecure bool) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme == "" {
+		return nil, refuse(ReasonInvalid, "url can't be parsed; want https://host/path or ssh://user@host/path (not user@host:path)")
+	}
+	if _, has := u.User.Password(); has {
+		return nil, refuse(ReasonInvalid, "url holds a password; put it into the Secret that secretRef names")
+	}
+	switch u.Scheme {
+	case "https", "ssh":
+		if u.Hostname() == "" {
+			return nil, refuse(ReasonInvalid, "url has no host")
+		}
+	case "http", "file":
+		if !insecure {
+			return nil, refuse(ReasonInsecureTransport, fmt.Sprintf(
+				"url has scheme %s, which is only allowed when the process was started for development", u.Scheme))
+		}
+	default:
+		return nil, refuse(ReasonInvalid, fmt.Sprintf("url has scheme %.16q; want https or ssh", u.Scheme))
+	}
+	return u, nil
+}
+
+// httpAuth returns the method for HTTP, or nil.
+func (c Credentials) httpAuth() transport.AuthMethod {
+	switch {
+	case c.BearerToken != "":
+		return &githttp.TokenAuth{Token: c.BearerToken}
+	case c.Username != "" || c.Password != "":
+		return &githttp.BasicAuth{Username: c.Username, Password: c.Password}
+	}
+	return nil
+}
+
+// httpClient returns a client of its own for one session, so that nothing is
+// shared between sources.
+func (c Credentials) httpClient(limit int64) (*http.Client, error) {
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if len(c.CA) > 0 {
+		roots, err := x509.SystemCertPool()
+		if err != nil {
+			roots = x509.NewCertPool()
+		}
+		if !roots.AppendCertsFromPEM(c.CA) {
+			return nil, refuse(ReasonInvalid, "ca.crt holds no PEM certificate")
+		}
+		conf.RootCAs = roots
+	}
+	if len(c.ClientCert) > 0 || len(c.ClientKey) > 0 {
+		pair, err := tls.X509KeyPair(c.ClientCert, c.ClientKey)
+		if err != nil {
+			// The error may quote the key's bytes; it isn't passed on.
+			return nil, refuse(ReasonInvalid, "tls.crt and tls.key aren't a PEM certificate and its key")
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	proxy := http.ProxyFromEnvironment
+	if c.Proxy != "" {
+		u, err := url.Parse(c.Proxy)
+		if err != nil {
+			return nil, refuse(ReasonInvalid, "proxy isn't a URL")
+		}
+		proxy = http.ProxyURL(u)
+	}
+	return &http.Client{Transport: &limitTransport{limit: limit, base: &http.Transport{
+		Proxy: proxy, TLSClientConfig: conf, ForceAttemptHTTP2: true, DisableKeepAlives: true,
+		TLSHandshakeTimeout: 20 * time.Second, MaxResponseHeaderBytes: 1 << 20,
+	}}}, nil
+}
+
+// sshConfig returns the client's side of an SSH connection to host:port. The
+// server must be one of KnownHosts; nothing is ever trusted on first use.
+func (c Credentials) sshConfig(user, hostPort string, timeout time.Duration) (*ssh.ClientConfig, error) {
+	if len(c.Identity) == 0 || len(c.KnownHosts) == 0 {
+		return nil, refuse(ReasonInvalid, "ssh needs the keys identity and known_hosts in the Secret that secretRef names; "+
+			"make known_hosts with ssh-keyscan and compare it with what the forge publishes")
+	}
+	signer, err := parseIdentity(c.Identity, c.IdentityPassphrase)
+	if err != nil {
+		return nil, err
+	}
+	db, err := knownHosts(c.KnownHosts)
+	if err != nil {
+		return nil, err
+	}
+	if user == "" {
+		user = "git"
+	}
+	return &ssh.ClientConfig{
+		User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}, Timeout: timeout,
+		HostKeyAlgorithms: db.HostKeyAlgorithms(hostPort),
+		HostKeyCallback:   hostKeyCallback(db.HostKeyCallback()),
+	}, nil
+}
+
+func parseIdentity(pem []byte, passphrase string) (ssh.Signer, error) {
+	var signer ssh.Signer
+	var err error
+	if passphrase == "" {
+		signer, err = ssh.ParsePrivateKey(pem)
+	} else {
+		signer, err = ssh.ParsePrivateKeyWithPassphrase(pem, []byte(passphrase))
+	}
+	if err == nil {
+		return signer, nil
+	}
+	var missing *ssh.PassphraseMissingError
+	if errors.As(err, &missing) {
+		return nil, refuse(ReasonInvalid, "the SSH key is encrypted; give its passphrase as password")
+	}
+	// The cause may quote the key; it isn't passed on.
+	return nil, refuse(ReasonInvalid, "identity isn't an SSH private key in PEM (or its passphrase is wrong)")
+}
+
+// knownHosts reads the content of a known_hosts file; the library wants a file.
+func knownHosts(content []byte) (db *knownhosts.HostKeyDB, err error) {
+	f, err := os.CreateTemp("", "lockstep-known-hosts-*")
+	if err != nil {
+		return nil, wrap(ReasonFetchFailed, "known_hosts", err)
+	}
+	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
+	if _, err := f.Write(content); err != nil {
+		return nil, wrap(ReasonFetchFailed, "known_hosts", errors.Join(err, f.Close()))
+	}
+	if err := f.Close(); err != nil {
+		return nil, wrap(ReasonFetchFailed, "known_hosts", err)
+	}
+	db, err = knownhosts.NewDB(f.Name())
+	if err != nil {
+		return nil, refuse(ReasonInvalid, "known_hosts can't be read as a known_hosts file")
+	}
+	return db, nil
+}
+
+// hostKeyCallback adds to a refusal what a person needs to decide: the key
+// that was offered.
+func hostKeyCallback(next ssh.HostKeyCallback) ssh.HostKeyCallback {
+	return func(hostname string, remote net.Addr, key ssh.PublicKey) error {
+		err := next(hostname, remote, key)
+		if err == nil {
+			return nil
+		}
+		what := "is not in known_hosts"
+		if knownhosts.IsHostKeyChanged(err) {
+			what = "differs from the one in known_hosts"
+		}
+		return refuse(ReasonHostKey, fmt.Sprintf("the host key that %s offers (%s %s) %s; if the forge really changed it, update known_hosts",
+			hostname, key.Type(), ssh.FingerprintSHA256(key), what))
+	}
+}

@@ -1,0 +1,253 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package git
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/lockstep-dev/lockstep/sources"
+)
+
+// maxCommit bounds a commit or tag object; Git's own are a few hundred bytes,
+// a message may be long.
+const maxCommit = 1 << 20
+
+// commit is a commit object, read strictly: whatever a signature covers is
+// what was read, and no second reading of the same bytes is possible.
+type commit struct {
+	tree      plumbing.Hash
+	parents   []plumbing.Hash
+	when      time.Time // the committer's
+	subject   string
+	signature []byte // the armored block; nil if unsigned
+	payload   []byte // the bytes that the signature covers
+}
+
+// parseCommit reads the raw bytes of a commit object. The order of the headers
+// is fixed (tree, parent…, author, committer), as git fsck demands; further
+// ones may follow, but none of these again, and at most one signature.
+func parseCommit(raw []byte) (*commit, error) {
+	head, message, ok := bytes.Cut(raw, []byte("\n\n"))
+	if !ok {
+		if head, ok = bytes.CutSuffix(raw, []byte("\n")); !ok {
+			return nil, fmt.Errorf("commit has no end of its header")
+		}
+	}
+	if bytes.IndexByte(head, 0) >= 0 {
+		return nil, fmt.Errorf("commit header holds a zero byte")
+	}
+	headers, err := splitHeaders(head)
+	if err != nil {
+		return nil, err
+	}
+	c := &commit{subject: subject(message)}
+	rest, err := c.fixed(headers)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range rest {
+		switch h.key {
+		case "tree", "parent", "author", "committer":
+			return nil, fmt.Errorf("commit has the header %q where it may not be", h.key)
+		case "gpgsig":
+			if c.signature != nil {
+				return nil, fmt.Errorf("commit has more than one signature")
+			}
+			c.signature = []byte(strings.ReplaceAll(h.value, "\n ", "\n") + "\n")
+		case "gpgsig-sha256":
+			return nil, fmt.Errorf("commit carries a signature for another object format (gpgsig-sha256)")
+		}
+	}
+	c.payload = withoutSignature(raw, headers)
+	return c, nil
+}
+
+// header is one header with its continuation lines, as written.
+type header struct {
+	key, value string
+	from, to   int // where it stands, the line break included
+}
+
+func splitHeaders(head []byte) ([]header, error) {
+	var out []header
+	at := 0
+	for line := range strings.SplitSeq(string(head), "\n") {
+		end := at + len(line) + 1
+		if strings.HasPrefix(line, " ") {
+			if len(out) == 0 {
+				return nil, fmt.Errorf("commit starts with a continuation line")
+			}
+			last := &out[len(out)-1]
+			last.value += "\n" + line
+			last.to = end
+		} else {
+			key, value, ok := strings.Cut(line, " ")
+			if !ok || key == "" {
+				return nil, fmt.Errorf("commit has a header line without a value")
+			}
+			out = append(out, header{key: key, value: value, from: at, to: end})
+		}
+		at = end
+	}
+	return out, nil
+}
+
+// fixed reads the headers that every commit has and returns the others.
+func (c *commit) fixed(headers []header) ([]header, error) {
+	var err error
+	take := func(key string) (string, bool) {
+		if len(headers) == 0 || headers[0].key != key || strings.Contains(headers[0].value, "\n") {
+			return "", false
+		}
+		value := headers[0].value
+		headers = headers[1:]
+		return value, true
+	}
+	value, ok := take("tree")
+	if !ok {
+		return nil, fmt.Errorf("commit doesn't start with its tree")
+	}
+	if c.tree, err = parseHash(value); err != nil {
+		return nil, err
+	}
+	for value, ok = take("parent"); ok; value, ok = take("parent") {
+		parent, err := parseHash(value)
+		if err != nil {
+			return nil, err
+		}
+		c.parents = append(c.parents, parent)
+	}
+	if _, ok = take("author"); !ok {
+		return nil, fmt.Errorf("commit has no author after its parents")
+	}
+	if value, ok = take("committer"); !ok {
+		return nil, fmt.Errorf("commit has no committer after its author")
+	}
+	c.when = identTime(value)
+	return headers, nil
+}
+
+// withoutSignature returns raw without the bytes of the signature's header,
+// which is what Git signs.
+func withoutSignature(raw []byte, headers []header) []byte {
+	for _, h := range headers {
+		if h.key == "gpgsig" {
+			return append(bytes.Clone(raw[:h.from]), raw[h.to:]...)
+		}
+	}
+	return raw
+}
+
+func parseHash(s string) (plumbing.Hash, error) {
+	raw, err := hex.DecodeString(s)
+	if err != nil || len(raw) != 20 || s != strings.ToLower(s) {
+		return plumbing.ZeroHash, fmt.Errorf("%d characters that aren't the name of a SHA-1 object", len(s))
+	}
+	return plumbing.Hash(raw), nil
+}
+
+// identTime reads the time of "Name <mail> 1700000000 +0100"; zero if it has none.
+func identTime(ident string) time.Time {
+	fields := strings.Fields(ident[strings.LastIndexByte(ident, '>')+1:])
+	if len(fields) == 0 {
+		return time.Time{}
+	}
+	seconds, err := strconv.ParseInt(fields[0], 10, 64)
+	if err != nil || seconds < 0 || seconds > 1<<40 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0).UTC()
+}
+
+func subject(message []byte) string {
+	line, _, _ := bytes.Cut(bytes.TrimLeft(message, "\n"), []byte("\n"))
+	if len(line) > 1024 {
+		line = line[:1024]
+	}
+	return strings.ToValidUTF8(string(line), "")
+}
+
+// treeEntry is one entry of a Git tree.
+type treeEntry struct {
+	mode string
+	name string
+	hash plumbing.Hash
+}
+
+// The modes that git fsck --strict knows.
+const (
+	modeFile       = "100644"
+	modeExecutable = "100755"
+	modeLink       = "120000"
+	modeDir        = "40000"
+	modeSubmodule  = "160000"
+)
+
+// parseTree reads the raw bytes of a tree object as git fsck --strict would:
+// known modes without padding, allowed names, sorted, none twice. dir is
+// where the tree stands, for errors.
+func parseTree(dir string, raw []byte) ([]treeEntry, error) {
+	var out []treeEntry
+	for len(raw) > 0 {
+		mode, rest, ok := bytes.Cut(raw, []byte(" "))
+		name, rest, ok2 := bytes.Cut(rest, []byte{0})
+		if !ok || !ok2 || len(rest) < 20 {
+			return nil, sources.NewTreeError(dir, "tree object is cut short")
+		}
+		e := treeEntry{mode: string(mode), name: string(name), hash: plumbing.Hash(rest[:20])}
+		raw = rest[20:]
+		if err := e.check(dir); err != nil {
+			return nil, err
+		}
+		if n := len(out); n > 0 && out[n-1].sortKey() >= e.sortKey() {
+			return nil, sources.NewTreeError(join(dir, e.name), "entries are not sorted and unique (treeNotSorted, duplicateEntries)")
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// sortKey is the name as Git sorts it: a directory as if it ended in a slash.
+func (e treeEntry) sortKey() string {
+	if e.mode == modeDir {
+		return e.name + "/"
+	}
+	return e.name
+}
+
+func (e treeEntry) check(dir string) error {
+	full := join(dir, e.name)
+	if !utf8.ValidString(e.name) {
+		return sources.NewTreeError(strings.ToValidUTF8(full, "?"), "name is not UTF-8")
+	}
+	if err := sources.CheckName(e.name); err != nil {
+		return sources.NewTreeError(full, "%v", err)
+	}
+	switch e.mode {
+	case modeFile, modeExecutable, modeLink, modeDir:
+	case modeSubmodule:
+		return sources.NewTreeError(full, "is a submodule; submodules are not followed: vendor its content or use a second source")
+	default:
+		return sources.NewTreeError(full, "has mode %.12q; want %s, %s, %s or %s", e.mode, modeFile, modeExecutable, modeLink, modeDir)
+	}
+	if e.hash.IsZero() {
+		return sources.NewTreeError(full, "names the zero object")
+	}
+	return nil
+}
+
+func join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
