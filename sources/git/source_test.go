@@ -171,12 +171,12 @@ func TestTagsAndRanges(t *testing.T) {
 	}
 
 	s.run(s.work, "push", "-q", "origin", ":refs/tags/v1.1.0")
-	_, err = ranged.Fetch(t.Context(), sources.Request{Accepted: high.Revision})
+	_, err := ranged.Fetch(t.Context(), sources.Request{Accepted: high.Revision})
 	wantReason(t, err, ReasonRewound, "v1.0.0", "v1.1.0")
 
 	s.run(s.work, "tag", "-f", "v1.0.0", v11)
 	s.run(s.work, "push", "-q", "--force", "origin", "v1.0.0")
-	_, err := tagged.Fetch(t.Context(), sources.Request{Accepted: snap.Revision})
+	_, err = tagged.Fetch(t.Context(), sources.Request{Accepted: snap.Revision})
 	wantReason(t, err, ReasonTagMoved, v1, v11)
 }
 
