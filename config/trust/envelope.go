@@ -154,3 +154,38 @@ func (e envelope) signedBy(d *Document, role, payloadType string, now time.Time)
 	}
 	return out
 }
+
+// SealAs wraps any payload in a DSSE envelope of a type and signs it; raw, if
+// not empty, is an envelope of the same payload whose signatures are kept.
+func SealAs(payloadType string, payload, raw []byte, signers ...SigningKey) ([]byte, error) {
+	e := dsse.Envelope{
+		PayloadType: payloadType, Payload: base64.StdEncoding.EncodeToString(payload), Signatures: []dsse.Signature{},
+	}
+	if len(raw) > 0 {
+		old, err := openEnvelope(raw, payloadType)
+		if err == nil && bytes.Equal(old.payload, payload) {
+			if err := json.Unmarshal(raw, &e); err != nil {
+				return nil, fmt.Errorf("envelope: %w", err)
+			}
+		}
+	}
+	return sign(e, payload, signers)
+}
+
+// OpenSigned decodes a DSSE envelope of a type and returns its payload with
+// the names of those of the given keys that signed it. Which keys may and how
+// many must is for Evaluate.
+func (d *Document) OpenSigned(payloadType string, raw []byte, keys []Key) (payload []byte, signedBy []string, err error) {
+	e, err := openEnvelope(raw, payloadType)
+	if err != nil {
+		return nil, nil, err
+	}
+	pae := dsse.PAE(payloadType, e.payload)
+	for _, k := range keys {
+		p := d.keys[k.Name]
+		if slices.ContainsFunc(e.signatures, func(sig []byte) bool { return p.verify(pae, sig) }) {
+			signedBy = append(signedBy, k.Name)
+		}
+	}
+	return e.payload, signedBy, nil
+}

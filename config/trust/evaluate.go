@@ -76,7 +76,7 @@ type Target struct {
 // target. It's pure. All rules that match must hold; where none matches the
 // answer is PolicyMissing. Distinct keys are counted by their material.
 func Evaluate(d *Document, t Target, found []CheckedSignature, now time.Time) (Evidence, error) {
-	if d == nil {
+	if d == nil || d.digest == "" { // one that Decode didn't check is none
 		return Evidence{}, missingPolicy(t, "no trust policy in force")
 	}
 	if err := eligible(d, t, now); err != nil {
@@ -209,7 +209,7 @@ func (d *Document) satisfy(r Rule, t Target, found []CheckedSignature) ([]Signer
 			})
 		}
 	}
-	if want := d.threshold(r.Role); len(signers) < want {
+	if len(signers) < max(1, d.threshold(r.Role)) {
 		return nil, c.refusal(d, r, t, signers)
 	}
 	return signers, nil
