@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package verify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload/tree"
+)
+
+// SignatureFile is the file of a payload path that holds its signatures; it's
+// the only one that they don't cover.
+const SignatureFile = "release.sig.json"
+
+// TypeInToto is the DSSE payload type of an in-toto statement.
+const TypeInToto = "application/vnd.in-toto+json"
+
+// ModeTag is the mode of a commit that a signed tag names.
+const ModeTag = "tag"
+
+// Commit is what the source says of the revision that a path is read from.
+type Commit struct {
+	// Mode is how the revision was verified: "tag", "head", "range" or "".
+	Mode string
+	// Revision is the revision, for evidence.
+	Revision string
+	// Signer is the name of the key of the git role that signed it.
+	Signer string
+}
+
+// PathRequest names a payload path of a verified snapshot.
+type PathRequest struct {
+	Request // Image and Signatures aren't used
+
+	// FS and Dir are the snapshot and the payload's place in it.
+	FS  fs.FS
+	Dir string
+	// Commit is how the snapshot was verified.
+	Commit Commit
+}
+
+// ReleasePath checks a payload path of a Git repository for a ClusterRelease:
+// by the DSSE envelope in SignatureFile, a statement over the digest of all
+// other files, which must satisfy the same rules as an image; or, for products
+// under allowGitPayload, by a signed tag. The files are read once, and
+// Signed.Tree returns what was read. The errors are *trust.Refusal.
+func (v *Verifier) ReleasePath(ctx context.Context, r PathRequest) (Signed, error) {
+	if err := ctx.Err(); err != nil {
+		return Signed{}, err
+	}
+	doc := v.cfg.Policy()
+	all, err := tree.Copy(r.FS, path.Clean("./"+r.Dir), tree.Limits{})
+	if err != nil {
+		return Signed{}, unusable(r.Dir, err)
+	}
+	files := all.Without(SignatureFile)
+	t := trust.Target{
+		Cluster: v.cfg.Cluster, Kind: trust.KindRelease, Name: r.Name, Source: r.Source, Digest: files.Digest(),
+		WantProduct: r.Product, WantVersion: r.Version, Standing: r.Standing,
+	}
+	if t.Product, t.Version, err = metadata(files); err != nil {
+		return Signed{}, unusable(r.Dir, err)
+	}
+	found, err := v.signatureFile(doc, t, all, r)
+	if err != nil {
+		return Signed{}, err
+	}
+	ev, err := trust.Evaluate(doc, t, found, v.cfg.Now())
+	if trust.ReasonOf(err) == trust.Unsigned && vouched(doc, t, r.Commit) {
+		ev, err = commitEvidence(doc, t, r.Commit, v.cfg.Now()), nil
+	}
+	if err != nil {
+		return Signed{}, err
+	}
+	if err := doc.CheckVersion(t.Product, t.Version, r.Mark); err != nil {
+		return Signed{}, err
+	}
+	return Signed{kind: t.Kind, digest: t.Digest, product: t.Product, version: t.Version, evidence: ev, tree: files}, nil
+}
+
+// signatureFile checks the envelope beside the files, if there is one.
+func (v *Verifier) signatureFile(doc *trust.Document, t trust.Target, all *tree.Tree, r PathRequest) ([]trust.CheckedSignature, error) {
+	raw, err := all.ReadFile(SignatureFile)
+	if errors.Is(err, fs.ErrNotExist) || doc == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, unusable(r.Dir, err)
+	}
+	unreadable := trust.CheckedSignature{Finding: trust.Unreadable, Format: formatDSSE, Detail: SignatureFile + " can't be read"}
+	payload, keys, err := doc.OpenSigned(TypeInToto, raw, doc.Candidates(t))
+	if err != nil {
+		return []trust.CheckedSignature{unreadable}, nil
+	}
+	finding := statementFinding(payload, t.Digest)
+	seen := v.seen(r.Request)
+	var out []trust.CheckedSignature
+	for _, k := range keys {
+		m := trust.DigestOf(append([]byte(k+"\n"), payload...))
+		out = append(out, trust.CheckedSignature{
+			Finding: finding, Key: k, Format: formatDSSE, Material: m, Seen: seen(m), Detail: k + " in " + SignatureFile,
+		})
+	}
+	if len(out) == 0 {
+		out = append(out, trust.CheckedSignature{
+			Finding: trust.UnknownKey, Format: formatDSSE, Detail: SignatureFile + " of an unknown key",
+		})
+	}
+	return out, nil
+}
+
+// Statement is the part of an in-toto statement (v1) that is a signature of
+// content by digest.
+type Statement struct {
+	Type          string    `json:"_type"`
+	PredicateType string    `json:"predicateType"`
+	Subject       []Subject `json:"subject"`
+	Predicate     struct{}  `json:"predicate"`
+}
+
+// Subject is one thing that a statement is about.
+type Subject struct {
+	Name   string            `json:"name,omitempty"`
+	Digest map[string]string `json:"digest"`
+}
+
+// TypeStatement is the type of an in-toto statement.
+const TypeStatement = "https://in-toto.io/Statement/v1"
+
+// NewStatement returns the statement that signs a digest.
+func NewStatement(d trust.Digest) Statement {
+	return Statement{
+		Type: TypeStatement, PredicateType: PredicateSign,
+		Subject: []Subject{{Digest: map[string]string{"sha256": d.Hex()}}},
+	}
+}
+
+// statementFinding says what a signed statement is worth for a digest.
+func statementFinding(payload []byte, d trust.Digest) trust.Finding {
+	var s Statement
+	if json.Unmarshal(payload, &s) != nil || s.Type != TypeStatement {
+		return trust.Unreadable
+	}
+	if s.PredicateType != PredicateSign {
+		return trust.OtherType
+	}
+	if !slices.ContainsFunc(s.Subject, func(x Subject) bool { return x.Digest["sha256"] == d.Hex() }) {
+		return trust.OtherDigest
+	}
+	return trust.Valid
+}
+
+// metadata reads product and version from the payload's metadata file.
+func metadata(files *tree.Tree) (product, version string, err error) {
+	var m struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+	}
+	for _, p := range []string{"release-manifests/release-metadata", "release-metadata"} {
+		b, err := files.ReadFile(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = json.Unmarshal(b, &m)
+		}
+		if err != nil {
+			return "", "", fmt.Errorf("%s: %w", p, err)
+		}
+		return m.Name, m.Version, nil
+	}
+	return "", "", errors.New("there is no release-metadata")
+}
+
+// vouched reports whether a signed tag may stand for the signature.
+func vouched(doc *trust.Document, t trust.Target, c Commit) bool {
+	return slices.Contains(doc.AllowGitPayload, t.Product) && c.Mode == ModeTag && c.Revision != "" &&
+		slices.ContainsFunc(doc.RoleKeys(trust.RoleGit), func(k trust.Key) bool { return k.Name == c.Signer })
+}
+
+// commitEvidence says that a signed tag stood for a signature.
+func commitEvidence(doc *trust.Document, t trust.Target, c Commit, now time.Time) trust.Evidence {
+	ev := trust.Evidence{
+		Format: 1, Policy: fmt.Sprintf("%s@%d", doc.Name, doc.Version), PolicyDigest: doc.Digest(),
+		Digest: t.Digest, Product: t.Product, Version: t.Version, Checked: now.UTC(),
+		Rules:  []string{"allowGitPayload: " + t.Product + ", role git by a signed tag"},
+		Commit: foreign.Line(c.Revision),
+	}
+	for _, k := range doc.RoleKeys(trust.RoleGit) {
+		if k.Name == c.Signer {
+			ev.Signers = []trust.Signer{{
+				Name: k.Name, Fingerprint: k.Fingerprint(), Algorithm: k.Algorithm(), Format: "git-tag", Seen: now.UTC(),
+			}}
+		}
+	}
+	return ev
+}
+
+// unusable says that a payload path can't be read as one.
+func unusable(dir string, err error) error {
+	r := &trust.Refusal{
+		Cause: trust.ForbiddenContent, Subject: fmt.Sprintf("payload path %q", foreign.Line(dir)),
+		Found: "files that can't be a payload", Wanted: "release-manifests with release-metadata, regular files only",
+		Fix: []string{"lockstep release build DIR --output PATH"}, Err: err,
+	}
+	var t *tree.Error
+	if errors.As(err, &t) {
+		r.Cause = t.Cause
+	}
+	return r
+}
