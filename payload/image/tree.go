@@ -1,0 +1,279 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload/registry"
+	"github.com/lockstep-dev/lockstep/payload/tree"
+	"github.com/lockstep-dev/lockstep/payload/verify"
+)
+
+// whiteout marks an entry that deletes one of a lower layer.
+const whiteout = ".wh."
+
+// Tree returns a signed release as a file system in memory: for a path of a
+// Git repository the files that were verified, for a release artifact its one
+// archive, for an OCI image what its layers have at the places of a release.
+//
+// Only regular files and directories are taken. In an OCI image later layers
+// replace files of earlier ones, and entries elsewhere are skipped.
+func (f *Fetcher) Tree(ctx context.Context, s verify.Signed) (fs.FS, error) {
+	if files, ok := s.Tree(); ok {
+		return files, nil
+	}
+	m, err := f.manifest(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	b := tree.NewBuilder(f.limits.Tree)
+	p := &puller{fetcher: f, signed: s, compressed: f.limits.Compressed, unpacked: f.limits.Unpacked}
+	if m.ArtifactType == TypeRelease || (len(m.Layers) == 1 && m.Layers[0].MediaType == TypeReleaseLayer) {
+		if len(m.Layers) != 1 || m.Layers[0].MediaType != TypeReleaseLayer {
+			return nil, forbidden(s, "a release that isn't one layer of "+TypeReleaseLayer)
+		}
+		if err := p.layer(ctx, m.Layers[0], &artifact{b}); err != nil {
+			return nil, err
+		}
+		return b.Tree(), nil
+	}
+	for _, l := range m.Layers {
+		if err := p.layer(ctx, l, &overlay{builder: b, seen: map[string]bool{}}); err != nil {
+			return nil, err
+		}
+	}
+	return b.Tree(), nil
+}
+
+// sink takes the entries of one archive.
+type sink interface {
+	dir(name string) error
+	file(name string, r io.Reader) error
+	// wants reports whether an entry of this name is taken at all.
+	wants(name string) bool
+}
+
+// artifact takes all entries of a release artifact; a repeated one is an
+// error.
+type artifact struct{ builder *tree.Builder }
+
+func (a *artifact) wants(string) bool                   { return true }
+func (a *artifact) dir(name string) error               { return a.builder.Dir(name) }
+func (a *artifact) file(name string, r io.Reader) error { return a.builder.File(name, r) }
+
+// overlay takes from one layer of an OCI image what belongs to a release.
+type overlay struct {
+	builder *tree.Builder
+	seen    map[string]bool // in this layer
+}
+
+// clean returns an entry's name without "./", which CVO's images have.
+func clean(name string) string { return strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/") }
+
+func (o *overlay) wants(name string) bool {
+	first, _, _ := strings.Cut(clean(name), "/")
+	return first == "release-manifests" || first == "manifests" || first == "release-metadata" || first == "image-references"
+}
+
+func (o *overlay) dir(name string) error {
+	if o.builder.Has(clean(name)) {
+		return nil // a directory may be in every layer
+	}
+	return o.builder.Dir(name)
+}
+
+func (o *overlay) file(name string, r io.Reader) error {
+	p := clean(name)
+	if o.seen[p] {
+		return &tree.Error{Cause: trust.ForbiddenContent, Path: foreign.Line(name), Text: "it's there twice in one layer"}
+	}
+	o.seen[p] = true
+	if base, ok := strings.CutPrefix(path.Base(p), whiteout); ok {
+		if strings.HasPrefix(base, whiteout) {
+			return &tree.Error{Cause: trust.ForbiddenContent, Path: foreign.Line(name), Text: "opaque whiteouts aren't supported"}
+		}
+		o.builder.Remove(path.Join(path.Dir(p), base))
+		return nil
+	}
+	o.builder.Remove(p)
+	return o.builder.File(name, r)
+}
+
+// puller reads the layers of one tree within common limits.
+type puller struct {
+	fetcher              *Fetcher
+	signed               verify.Signed
+	compressed, unpacked int64 // what is left
+}
+
+// layer reads one archive to its end and checks its digest and size; what is
+// kept of it is thrown away by the caller if that fails.
+func (p *puller) layer(ctx context.Context, d registry.Descriptor, to sink) error {
+	zipped, err := archiveType(d.MediaType)
+	if err != nil {
+		return forbidden(p.signed, err.Error())
+	}
+	if d.Size > p.compressed {
+		return tooLarge(p.signed, "layer "+d.Digest.Short(), p.fetcher.limits.Compressed)
+	}
+	p.compressed -= d.Size
+	s, err := p.fetcher.registry.Blob(ctx, p.signed.Repository(), d.Digest, 0)
+	if err != nil {
+		return failed(p.signed, err)
+	}
+	defer s.Close()
+	in := &countedReader{r: io.LimitReader(s, d.Size+1), hash: sha256.New()}
+	unpackErr := p.unpack(in, zipped, to)
+	// The rest counts too: the digest is of the whole layer, and is the first
+	// thing to tell, since errors of unpacking follow from wrong bytes.
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return failed(p.signed, fmt.Errorf("layer %s: %w", d.Digest.Short(), err))
+	}
+	if got := in.digest(); got != d.Digest || in.n != d.Size {
+		return failed(p.signed, fmt.Errorf("layer %s: the registry served %d bytes with digest %s, %d are named", d.Digest, in.n, got, d.Size))
+	}
+	return unpackErr
+}
+
+// archiveType says whether a layer is compressed, and refuses what isn't a tar
+// archive.
+func archiveType(mediaType string) (zipped bool, err error) {
+	switch mediaType {
+	case TypeReleaseLayer, "application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip":
+		return true, nil
+	case "application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar":
+		return false, nil
+	}
+	return false, fmt.Errorf("a layer of media type %q", foreign.Line(mediaType))
+}
+
+// unpack pours an archive into a sink.
+func (p *puller) unpack(in io.Reader, zipped bool, to sink) error {
+	if zipped {
+		z, err := gzip.NewReader(in)
+		if err != nil {
+			return p.broken(err)
+		}
+		defer z.Close()
+		in = z
+	}
+	limited := &limitReader{r: in, left: &p.unpacked}
+	t := tar.NewReader(limited)
+	for {
+		h, err := t.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return p.trailing(limited)
+		case err != nil:
+			return p.broken(err)
+		}
+		if err := entry(h, t, to); err != nil {
+			return p.broken(err)
+		}
+	}
+}
+
+// trailing reads what follows the archive, so that it's counted as well.
+func (p *puller) trailing(r io.Reader) error {
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return p.broken(err)
+	}
+	return nil
+}
+
+// entry takes one entry of an archive.
+func entry(h *tar.Header, r io.Reader, to sink) error {
+	if h.Typeflag == tar.TypeXGlobalHeader || !to.wants(h.Name) {
+		return nil
+	}
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return to.dir(h.Name)
+	case tar.TypeReg:
+		return to.file(h.Name, r)
+	}
+	return &tree.Error{
+		Cause: trust.ForbiddenContent, Path: foreign.Line(h.Name),
+		Text: fmt.Sprintf("it's %s: only regular files and directories are allowed", kind(h.Typeflag)),
+	}
+}
+
+// kind names a type of entry.
+func kind(flag byte) string {
+	switch flag {
+	case tar.TypeLink:
+		return "a hard link"
+	case tar.TypeSymlink:
+		return "a symbolic link"
+	case tar.TypeChar, tar.TypeBlock:
+		return "a device"
+	case tar.TypeFifo:
+		return "a named pipe"
+	}
+	return fmt.Sprintf("of type %q", flag)
+}
+
+// errUnpacked says that an archive unpacks to more than is allowed.
+var errUnpacked = errors.New("the archive unpacks to too much")
+
+// broken turns an error of unpacking into a refusal.
+func (p *puller) broken(err error) error {
+	var t *tree.Error
+	switch {
+	case errors.Is(err, errUnpacked):
+		return tooLarge(p.signed, "what its archives unpack to", p.fetcher.limits.Unpacked)
+	case errors.As(err, &t):
+		return &trust.Refusal{Cause: t.Cause, Subject: p.signed.Reference(), Err: err}
+	}
+	return &trust.Refusal{
+		Cause: trust.ForbiddenContent, Subject: p.signed.Reference(), Found: "an archive that can't be read", Wanted: "a tar archive", Err: err,
+	}
+}
+
+// limitReader counts real bytes against what is left over all archives.
+type limitReader struct {
+	r    io.Reader
+	left *int64
+}
+
+// Read fails once more bytes came than were left.
+func (l *limitReader) Read(b []byte) (int, error) {
+	n, err := l.r.Read(b)
+	if *l.left -= int64(n); *l.left < 0 {
+		return 0, errUnpacked
+	}
+	return n, err
+}
+
+// countedReader hashes and counts what passes.
+type countedReader struct {
+	r    io.Reader
+	hash hash.Hash
+	n    int64
+}
+
+// Read passes bytes on.
+func (c *countedReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	_, _ = c.hash.Write(b[:n]) // a hash's Write never fails
+	c.n += int64(n)
+	return n, err
+}
+
+func (c *countedReader) digest() trust.Digest {
+	return trust.DigestOfSum([sha256.Size]byte(c.hash.Sum(nil)))
+}
