@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+)
+
+// fieldManager names us in managed fields.
+const fieldManager = "lockstep-rollout"
+
+// ErrForeignCordon says that someone else cordoned the node.
+var ErrForeignCordon = errors.New("the node is cordoned by someone else")
+
+// ErrGone says that the Node isn't there, or that another one has its name.
+var ErrGone = errors.New("the node is gone")
+
+// ErrChanged says that the Node changed in between: look again.
+var ErrChanged = errors.New("the node changed since it was read")
+
+// Nodes is what a Cordoner needs of a typed client for Nodes; reads come from
+// the API server.
+type Nodes interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
+}
+
+// Cordoner makes nodes unschedulable and schedulable again. It's safe for
+// concurrent use.
+type Cordoner struct{ nodes Nodes }
+
+// NewCordoner returns a Cordoner over a client for Nodes.
+func NewCordoner(n Nodes) *Cordoner { return &Cordoner{nodes: n} }
+
+// Cordon makes the node with that name and UID unschedulable in the name of
+// attempt. Doing it again changes nothing. A node that someone else cordoned
+// is left alone: ErrForeignCordon.
+func (c *Cordoner) Cordon(ctx context.Context, name, uid, attempt string) error {
+	n, err := c.get(ctx, name, uid)
+	if err != nil {
+		return fmt.Errorf("cordon %s: %w", name, err)
+	}
+	owner := n.Annotations[v1alpha1.AnnotationCordonedBy]
+	switch {
+	case n.Spec.Unschedulable && owner == attempt:
+		return nil
+	case n.Spec.Unschedulable:
+		return fmt.Errorf("cordon %s for %s: %w", name, attempt, ErrForeignCordon)
+	}
+	ops := append(guards(n), ensureAnnotations(n)...)
+	ops = append(
+		ops,
+		op{"add", annotationPath, attempt},
+		op{"add", "/spec/unschedulable", true},
+	)
+	if err := c.patch(ctx, name, ops); err != nil {
+		return fmt.Errorf("cordon %s for %s: %w", name, attempt, err)
+	}
+	return nil
+}
+
+// Uncordon makes the node schedulable again if the cordon carries attempt, and
+// takes the mark away. A cordon that carries another mark, or none, is left;
+// so is a node of another UID. Both are no errors: nothing of ours is left.
+func (c *Cordoner) Uncordon(ctx context.Context, name, uid, attempt string) error {
+	n, err := c.get(ctx, name, uid)
+	if errors.Is(err, ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("uncordon %s: %w", name, err)
+	}
+	if n.Annotations[v1alpha1.AnnotationCordonedBy] != attempt {
+		return nil
+	}
+	ops := append(guards(n), op{"test", annotationPath, attempt}, op{"remove", annotationPath, nil})
+	if n.Spec.Unschedulable {
+		ops = append(ops, op{"remove", "/spec/unschedulable", nil})
+	}
+	if err := c.patch(ctx, name, ops); err != nil {
+		return fmt.Errorf("uncordon %s for %s: %w", name, attempt, err)
+	}
+	return nil
+}
+
+func (c *Cordoner) get(ctx context.Context, name, uid string) (*corev1.Node, error) {
+	n, err := c.nodes.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, ErrGone
+	case err != nil:
+		return nil, err
+	case string(n.UID) != uid:
+		return nil, fmt.Errorf("%w: UID is %s, was %s", ErrGone, n.UID, uid)
+	}
+	return n, nil
+}
+
+func (c *Cordoner) patch(ctx context.Context, name string, ops []op) error {
+	body, err := json.Marshal(ops)
+	if err != nil {
+		return err
+	}
+	_, err = c.nodes.Patch(ctx, name, types.JSONPatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
+	// A failed test of a JSON patch is 422 Invalid; a conflict in the store 409.
+	if apierrors.IsInvalid(err) || apierrors.IsConflict(err) {
+		return fmt.Errorf("%w: %w", ErrChanged, err)
+	}
+	return err
+}
+
+// op is one operation of a JSON patch.
+type op struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// annotationPath is the JSON pointer of our annotation; a slash in it is ~1.
+var annotationPath = "/metadata/annotations/" + strings.ReplaceAll(v1alpha1.AnnotationCordonedBy, "/", "~1") //nolint:gochecknoglobals // a constant
+
+// guards make the patch fail unless the Node is the very one that was read.
+func guards(n *corev1.Node) []op {
+	return []op{
+		{"test", "/metadata/uid", string(n.UID)},
+		{"test", "/metadata/resourceVersion", n.ResourceVersion},
+	}
+}
+
+func ensureAnnotations(n *corev1.Node) []op {
+	if n.Annotations != nil {
+		return nil
+	}
+	return []op{{"add", "/metadata/annotations", map[string]string{}}}
+}
