@@ -185,6 +185,13 @@ func (t *limitTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if res.StatusCode >= http.StatusMultipleChoices {
+		res.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(res.Body, 4<<10), res.Body}
+		return res, nil
+	}
 	limit, what := t.limit+maxRefs, "the server's pack"
 	if req.Method == http.MethodGet {
 		limit, what = maxRefs, "the server's list of references"

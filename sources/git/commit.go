@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package git
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/hiddeco/sshsig"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/sources"
+)
+
+// maxPublish bounds the files of a status commit together.
+const maxPublish = 8 << 20
+
+// builtTree is a flat tree and all its objects.
+type builtTree struct {
+	root    plumbing.Hash
+	objects []plumbing.EncodedObject
+}
+
+// built is a commit that was made.
+type built struct {
+	hash   plumbing.Hash
+	tree   plumbing.Hash
+	object plumbing.EncodedObject
+}
+
+func object(kind plumbing.ObjectType, data []byte) plumbing.EncodedObject {
+	o := &plumbing.MemoryObject{}
+	o.SetType(kind)
+	o.SetSize(int64(len(data)))
+	_, _ = o.Write(data) // into memory; it can't fail
+	return o
+}
+
+func buildTree(files map[string][]byte) (builtTree, error) {
+	var out builtTree
+	var raw bytes.Buffer
+	total := 0
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := sources.CheckName(name); err != nil {
+			return builtTree{}, wrap(ReasonInvalid, "status file", err)
+		}
+		if total += len(files[name]); total > maxPublish {
+			return builtTree{}, refuse(ReasonLimitExceeded, fmt.Sprintf("status files have more than %d bytes", maxPublish))
+		}
+		blob := object(plumbing.BlobObject, files[name])
+		h := blob.Hash()
+		raw.WriteString(modeFile + " " + name + "\x00")
+		raw.Write(h[:])
+		out.objects = append(out.objects, blob)
+	}
+	root := object(plumbing.TreeObject, raw.Bytes())
+	out.root = root.Hash()
+	out.objects = append(out.objects, root)
+	return out, nil
+}
+
+var trailerKey = regexp.MustCompile(`^Lockstep-[A-Z][A-Za-z]*(-[A-Z][A-Za-z]*)*$`)
+
+// message returns subject and trailers as Git wants them. Nothing of it can
+// hold a line break, so exactly these trailers are read back.
+func message(c StatusCommit) (string, error) {
+	var b strings.Builder
+	s := foreign.Line(c.Subject)
+	if s == "" {
+		return "", refuse(ReasonInvalid, "a status commit needs a subject")
+	}
+	b.WriteString(s + "\n")
+	for i, t := range c.Trailers {
+		if !trailerKey.MatchString(t.Key) {
+			return "", refuse(ReasonInvalid, fmt.Sprintf("trailer key %q; want Lockstep-…", foreign.Line(t.Key)))
+		}
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(t.Key + ": " + foreign.Line(t.Value) + "\n")
+	}
+	return b.String(), nil
+}
+
+// build makes the commit object, signed where there is a key.
+func (p *Publisher) build(ctx context.Context, c StatusCommit, tree builtTree, parent plumbing.Hash) (built, error) {
+	text, err := message(c)
+	if err != nil {
+		return built{}, err
+	}
+	ident := fmt.Sprintf("%s <%s> %d +0000", identPart(p.cfg.Name), identPart(p.cfg.Email), p.cfg.Now().Unix())
+	head := "tree " + tree.root.String() + "\n"
+	if !parent.IsZero() {
+		head += "parent " + parent.String() + "\n"
+	}
+	head += "author " + ident + "\ncommitter " + ident + "\n"
+	sig := ""
+	if p.cfg.SigningKey != nil {
+		key, err := p.cfg.SigningKey(ctx)
+		if err != nil {
+			return built{}, classify("signing key", err)
+		}
+		armor, err := signSSH(key, strings.NewReader(head+"\n"+text))
+		if err != nil {
+			return built{}, err
+		}
+		sig = "gpgsig " + strings.ReplaceAll(strings.TrimSpace(string(armor)), "\n", "\n ") + "\n"
+	}
+	o := object(plumbing.CommitObject, []byte(head+sig+"\n"+text))
+	return built{hash: o.Hash(), tree: tree.root, object: o}, nil
+}
+
+// signSSH signs as git commit -S does with gpg.format=ssh.
+func signSSH(key []byte, message io.Reader) ([]byte, error) {
+	signer, err := parseIdentity(key, "")
+	if err != nil {
+		return nil, err
+	}
+	sig, err := sshsig.Sign(message, signer, sshsig.HashSHA512, sshNamespace)
+	if err != nil {
+		return nil, wrap(ReasonInvalid, "sign the status commit", err)
+	}
+	return sshsig.Armor(sig), nil
+}
+
+// identPart drops what may not stand in a name or address of a commit.
+func identPart(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if strings.ContainsRune("<>\n\x00", r) {
+			return -1
+		}
+		return r
+	}, foreign.Line(s))
+	return strings.Trim(s, " .,:;'\"\\")
+}

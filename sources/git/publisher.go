@@ -1,0 +1,342 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package git
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/format/pktline"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/plumbing/transport"
+	"github.com/go-git/go-git/v5/storage/memory"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/sources"
+)
+
+// StatusBranchPrefix is where status branches live; the cluster's name follows.
+const StatusBranchPrefix = "lockstep-status/"
+
+// PublisherConfig declares a Publisher.
+type PublisherConfig struct {
+	// URL of the repository, as of Config.
+	URL string
+	// Cluster names the branch: refs/heads/lockstep-status/<Cluster>. No
+	// other ref is ever written.
+	Cluster string
+	// Credentials for pushing, asked before each connection.
+	Credentials func(context.Context) (Credentials, error)
+	// SigningKey returns an SSH private key in PEM and is asked for each
+	// commit; nil: commits are unsigned.
+	SigningKey func(context.Context) ([]byte, error)
+	// Name and Email are the author's and committer's; defaults "Lockstep" and
+	// "lockstep@<Cluster>".
+	Name, Email string
+	// Last is the name of the commit that was pushed last, from an earlier
+	// life of the process; "" if none.
+	Last string
+	// Timeout of one attempt; default 60 s.
+	Timeout time.Duration
+	// Attempts to win a race for the branch; default 5.
+	Attempts int
+	// Backoff before the second attempt, doubled for each further one;
+	// default 250 ms.
+	Backoff time.Duration
+	// AllowInsecure opens http and file URLs.
+	AllowInsecure bool
+	// Now is the clock; required.
+	Now func() time.Time
+}
+
+// StatusCommit is what to publish. Subject and trailers pass the sanitiser.
+type StatusCommit struct {
+	// Subject is the first line of the message.
+	Subject string
+	// Trailers end the message; their keys start with "Lockstep-".
+	Trailers []Trailer
+	// Files are the whole content of the branch, by plain name.
+	Files map[string][]byte
+}
+
+// Trailer is one line "Key: Value" at the end of a message.
+type Trailer struct{ Key, Value string }
+
+// Pushed says what was published.
+type Pushed struct {
+	// Revision as lockstep-status/<cluster>@sha1:<hex>.
+	Revision sources.Revision
+	// Rewritten is the tip that was found where our own last commit was
+	// expected; "" if all was as we left it. The new commit then names ours in
+	// the trailer Lockstep-Previous.
+	Rewritten string
+	// Attempts that it took.
+	Attempts int
+}
+
+// Publisher pushes status commits. It never fetches: a commit needs only the
+// name of its parent, so nothing of the branch is read but that. It's safe
+// for concurrent use; calls wait for one another.
+type Publisher struct {
+	cfg    PublisherConfig
+	remote remote
+	ref    plumbing.ReferenceName
+
+	mu      sync.Mutex
+	last    plumbing.Hash // our last commit that the server has
+	pending built         // sent, but the answer was lost
+}
+
+var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// NewPublisher checks cfg and returns its Publisher.
+func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
+	u, err := checkURL(cfg.URL, cfg.AllowInsecure)
+	if err != nil {
+		return nil, err
+	}
+	if !clusterName.MatchString(cfg.Cluster) {
+		return nil, refuse(ReasonStatusRefNotOurs, fmt.Sprintf("cluster %q can't name a status branch; want lower-case letters, digits and dashes", foreign.Line(cfg.Cluster)))
+	}
+	if cfg.Now == nil {
+		return nil, refuse(ReasonInvalid, "a publisher needs a clock")
+	}
+	var last plumbing.Hash
+	if cfg.Last != "" {
+		if last, err = parseHash(cfg.Last); err != nil {
+			return nil, wrap(ReasonInvalid, "last status commit", err)
+		}
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = time.Minute
+	}
+	if cfg.Attempts <= 0 {
+		cfg.Attempts = 5
+	}
+	if cfg.Backoff <= 0 {
+		cfg.Backoff = 250 * time.Millisecond
+	}
+	if cfg.Name == "" {
+		cfg.Name = "Lockstep"
+	}
+	if cfg.Email == "" {
+		cfg.Email = "lockstep@" + cfg.Cluster
+	}
+	return &Publisher{
+		cfg: cfg, last: last, ref: plumbing.ReferenceName("refs/heads/" + StatusBranchPrefix + cfg.Cluster),
+		remote: remote{url: u, credentials: cfg.Credentials, timeout: cfg.Timeout, maxSize: 1 << 20},
+	}, nil
+}
+
+// errLostRace says that somebody else moved the branch meanwhile.
+var errLostRace = errors.New("the status branch moved meanwhile")
+
+// Publish pushes c on top of whatever the branch is at. Lost races are tried
+// again on the new tip, with backoff; other errors are *Error and the caller's
+// to retry: StatusPushDenied hardly heals by itself.
+func (p *Publisher) Publish(ctx context.Context, c StatusCommit) (Pushed, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tree, err := buildTree(c.Files)
+	if err != nil {
+		return Pushed{}, err
+	}
+	wait := p.cfg.Backoff
+	for attempt := 1; ; attempt++ {
+		pushed, err := p.attempt(ctx, c, tree)
+		pushed.Attempts = attempt
+		if err == nil {
+			return pushed, nil
+		}
+		if !errors.Is(err, errLostRace) {
+			return Pushed{}, pushError(p.remote.host(), err)
+		}
+		if attempt == p.cfg.Attempts {
+			return Pushed{}, wrap(ReasonStatusPushFailed, fmt.Sprintf("push to %s lost %d races; does something else write to it?", p.ref.Short(), attempt), err)
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return Pushed{}, wrap(ReasonStatusPushFailed, "push to "+p.ref.Short(), err)
+		}
+		wait = min(2*wait, 10*time.Second)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+func (p *Publisher) attempt(ctx context.Context, c StatusCommit, tree builtTree) (_ Pushed, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
+	defer cancel()
+	session, adv, err := p.remote.receive(ctx)
+	if err != nil {
+		return Pushed{}, err
+	}
+	defer func() { _ = session.Close() }() // the report says whether it worked
+	tip := adv.References[p.ref.String()]
+	if p.pending.hash == tip && !tip.IsZero() { // the answer was lost, the push wasn't
+		p.last = tip
+		if p.pending.tree == tree.root {
+			return p.pushed(tip, plumbing.ZeroHash), nil
+		}
+	}
+	rewritten := plumbing.ZeroHash
+	if !p.last.IsZero() && p.last != tip {
+		rewritten = tip
+		c.Trailers = append(c.Trailers[:len(c.Trailers):len(c.Trailers)], Trailer{"Lockstep-Previous", p.last.String()})
+	}
+	commit, err := p.build(ctx, c, tree, tip)
+	if err != nil {
+		return Pushed{}, err
+	}
+	p.pending = commit
+	if err := p.push(ctx, session, adv, tree, commit, tip); err != nil {
+		return Pushed{}, err
+	}
+	gone := !p.last.IsZero() && p.last != tip && tip.IsZero()
+	p.last = commit.hash
+	out := p.pushed(commit.hash, rewritten)
+	if gone {
+		out.Rewritten = "none"
+	}
+	return out, nil
+}
+
+func (p *Publisher) pushed(h, rewritten plumbing.Hash) Pushed {
+	out := Pushed{Revision: sources.Revision{Ref: p.ref.Short(), Hash: h.String()}}
+	if !rewritten.IsZero() {
+		out.Rewritten = rewritten.String()
+	}
+	return out
+}
+
+// push sends one command whose old value is the lease: the server moves the
+// branch only if it still is where we saw it.
+func (p *Publisher) push(ctx context.Context, s transport.ReceivePackSession, adv *packp.AdvRefs, tree builtTree, c built, tip plumbing.Hash) error {
+	req := packp.NewReferenceUpdateRequestFromCapabilities(adv.Capabilities)
+	said := &tail{}
+	req.Progress = said
+	agent := "lockstep"
+	var body bytes.Buffer
+	if adv.Capabilities.Supports(capability.PushOptions) {
+		// go-git writes an option as key=value, which GitLab doesn't take for
+		// ci.skip. So the option goes in front of the pack, where the protocol
+		// has it, and the capability behind the agent's name.
+		agent += " " + capability.PushOptions.String()
+		e := pktline.NewEncoder(&body)
+		if err := errors.Join(e.EncodeString("ci.skip"), e.Flush()); err != nil {
+			return err
+		}
+	}
+	if err := req.Capabilities.Set(capability.Agent, agent); err != nil {
+		return err
+	}
+	if adv.Capabilities.Supports(capability.Sideband64k) {
+		if err := req.Capabilities.Set(capability.Sideband64k); err != nil {
+			return err
+		}
+	}
+	req.Commands = []*packp.Command{{Name: p.ref, Old: tip, New: c.hash}}
+	if err := encodePack(&body, tree, c); err != nil {
+		return err
+	}
+	req.Packfile = io.NopCloser(&body)
+	report, err := s.ReceivePack(ctx, req)
+	if report != nil {
+		return judgeReport(report, said.String())
+	}
+	return err
+}
+
+func encodePack(w io.Writer, tree builtTree, c built) error {
+	store := memory.NewStorage()
+	hashes := make([]plumbing.Hash, 0, len(tree.objects)+1)
+	for _, o := range append(tree.objects[:len(tree.objects):len(tree.objects)], c.object) {
+		h, err := store.SetEncodedObject(o)
+		if err != nil {
+			return err
+		}
+		hashes = append(hashes, h)
+	}
+	_, err := packfile.NewEncoder(w, store, false).Encode(hashes, 0)
+	return err
+}
+
+// races are what servers answer when the branch isn't where we saw it (git's
+// refs code, GitHub, Gerrit), or lacks the parent by now.
+var races = []string{
+	"non-fast-forward", "fetch first", "stale info", "failed to update ref", "cannot lock ref", "failed to lock",
+	"reference already exists", "is at ", "object not found", "missing necessary objects", "incorrect old value",
+}
+
+// judgeReport reads what the server did with our one command.
+func judgeReport(report *packp.ReportStatus, said string) error {
+	if report.UnpackStatus != "ok" {
+		return fmt.Errorf("the server couldn't unpack the commit: %s", foreign.Line(report.UnpackStatus))
+	}
+	for _, s := range report.CommandStatuses {
+		if s.Error() == nil {
+			continue
+		}
+		status := strings.ToLower(s.Status)
+		for _, race := range races {
+			if strings.Contains(status, race) {
+				return fmt.Errorf("%w: %s", errLostRace, foreign.Line(s.Status))
+			}
+		}
+		return denied(s.Status + " " + said)
+	}
+	return nil
+}
+
+func denied(said string) *Error {
+	return refuse(ReasonStatusPushDenied, fmt.Sprintf("the server refuses pushes to the status branch: %s. "+
+		"Allow the push credentials to create and update refs/heads/%s*; it's tried again hourly", foreign.Line(said), StatusBranchPrefix))
+}
+
+// pushError gives an error that isn't a lost race its reason.
+func pushError(host string, err error) error {
+	var own *Error
+	text := strings.ToLower(err.Error())
+	switch {
+	case errors.As(err, &own) && own.reason != ReasonFetchFailed:
+		return own
+	case errors.Is(err, transport.ErrAuthorizationFailed), strings.Contains(text, "read only"), strings.Contains(text, "read-only"),
+		strings.Contains(text, "permission denied"), strings.Contains(text, "denied to"), strings.Contains(text, "not allowed to push"):
+		return denied(err.Error())
+	}
+	e := classify("push to "+host, err)
+	if e.reason == ReasonFetchFailed || e.reason == ReasonRefNotFound {
+		e = wrap(ReasonStatusPushFailed, "push to "+host, err)
+	}
+	return e
+}
+
+// Fingerprint returns the fingerprint of an SSH private key in PEM, so that a
+// report can say whose signature to expect.
+func Fingerprint(key []byte) (string, error) {
+	signer, err := parseIdentity(key, "")
+	if err != nil {
+		return "", err
+	}
+	return ssh.FingerprintSHA256(signer.PublicKey()), nil
+}
