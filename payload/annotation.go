@@ -79,22 +79,25 @@ func (m *Manifest) setter(key string) func(value string) error {
 	}
 }
 
-// annotate evaluates the annotations of m.Object.
-func (m *Manifest) annotate() error {
+// annotate evaluates the annotations of m.Object. notString says that one of
+// them isn't a string.
+func (m *Manifest) annotate() (notString bool, err error) {
 	m.RollbackFirst = m.ID.Group == Group && m.ID.Kind == KindNodeOS
 	for key, value := range annotationsOf(m.Object.Object) {
 		text, isString := value.(string)
 		if !isString {
-			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s is a %s, want a string: put it in quotes", key, typeName(value))}
+			return true, &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s is a %s, want a string: put it in quotes", key, typeName(value))}
 		}
 		if err := m.annotateOne(key, text); err != nil {
-			return err
+			return false, err
 		}
 	}
-	if m.Delete && (m.CreateOnly || m.Replace) {
-		return &LoadError{Kind: ReasonInvalid, Message: "a manifest that deletes can't be create-only or replace as well"}
+	if m.Delete && m.Replace {
+		return false, &LoadError{Kind: ReasonInvalid, Message: "a manifest can't ask to delete and to replace its object"}
 	}
-	return nil
+	// CVO's manifests may ask for both; there, too, the deletion is what counts.
+	m.CreateOnly = m.CreateOnly && !m.Delete
+	return false, nil
 }
 
 func (m *Manifest) annotateOne(key, value string) error {

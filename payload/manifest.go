@@ -4,6 +4,7 @@
 package payload
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"strings"
@@ -119,27 +120,63 @@ func NewManifest(obj *unstructured.Unstructured) (Manifest, error) {
 	if obj == nil || obj.Object == nil {
 		return Manifest{}, &LoadError{Kind: ReasonInvalid, Message: "the object is empty"}
 	}
-	return newManifest(obj.DeepCopy().Object)
-}
-
-// newManifest owns content.
-func newManifest(content map[string]any) (Manifest, error) {
-	m := Manifest{Object: &unstructured.Unstructured{Object: content}, RunLevel: -1}
-	if err := m.identify(); err != nil {
+	var b builder
+	made, err := b.build(obj.DeepCopy().Object)
+	if err != nil {
 		return Manifest{}, err
 	}
-	if err := normalize(content); err != nil {
-		return Manifest{}, fmt.Errorf("%s: %w", m.ID, err)
+	return made.manifest, nil
+}
+
+// built is a manifest and what only a load wants to know of it.
+type built struct {
+	manifest Manifest
+	// raw is the hash of the object as it was written: what a version hash is
+	// made of, so that it doesn't change with our normalisation.
+	raw [sha256.Size]byte
+	// badAnnotations says that an annotation isn't a string.
+	badAnnotations bool
+}
+
+// builder makes manifests and reuses the room for their canonical form.
+type builder struct{ scratch []byte }
+
+// build owns content. On an error the result has what was found so far.
+func (b *builder) build(content map[string]any) (built, error) {
+	out := built{manifest: Manifest{Object: &unstructured.Unstructured{Object: content}, RunLevel: -1}}
+	m := &out.manifest
+	if err := b.canonical(content); err != nil {
+		return out, err
 	}
-	if err := m.annotate(); err != nil {
-		return Manifest{}, fmt.Errorf("%s: %w", m.ID, err)
+	out.raw = sha256.Sum256(b.scratch)
+	if err := m.identify(); err != nil {
+		return out, err
 	}
-	canonical, err := appendCanonical(nil, content)
+	changed, err := normalize(content)
 	if err != nil {
-		return Manifest{}, fmt.Errorf("%s: %w", m.ID, err)
+		return out, fmt.Errorf("%s: %w", m.ID, err)
 	}
-	m.JSON, m.Hash = canonical, sha256.Sum256(canonical)
-	return m, nil
+	m.Hash = out.raw
+	if changed {
+		if err := b.canonical(content); err != nil {
+			return out, fmt.Errorf("%s: %w", m.ID, err)
+		}
+		m.Hash = sha256.Sum256(b.scratch)
+	}
+	m.JSON = bytes.Clone(b.scratch)
+	if out.badAnnotations, err = m.annotate(); err != nil {
+		return out, fmt.Errorf("%s: %w", m.ID, err)
+	}
+	return out, nil
+}
+
+// canonical leaves the canonical form of content in scratch.
+func (b *builder) canonical(content map[string]any) (err error) {
+	b.scratch, err = appendCanonical(b.scratch[:0], content)
+	if err == nil && len(b.scratch) > maxDocument {
+		err = &LoadError{Kind: ReasonLimit, Message: fmt.Sprintf("%d bytes as JSON, at most %d are allowed", len(b.scratch), maxDocument)}
+	}
+	return err
 }
 
 // identify reads apiVersion, kind, name and namespace.

@@ -8,40 +8,50 @@ import (
 	"fmt"
 )
 
-// normalize brings content to the form in which it is hashed and applied.
+// serverFields are the fields of metadata that only the server sets.
+func serverFields() [6]string {
+	return [...]string{"creationTimestamp", "managedFields", "resourceVersion", "uid", "generation", "selfLink"}
+}
+
+// normalize brings content to the form in which it is hashed and applied, and
+// reports whether that changed it.
 //
 // The API server copies a Secret's stringData into data but keeps its
 // ownership on stringData, so that a removed key would stay; and it fills the
 // rules of an aggregated ClusterRole itself. Empty lists and maps stay: they
 // mean something, as in a NetworkPolicy.
-func normalize(content map[string]any) error {
-	delete(content, "status")
+func normalize(content map[string]any) (changed bool, err error) {
+	changed = drop(content, "status")
 	if metadata, ok := content["metadata"].(map[string]any); ok {
-		for _, key := range []string{"creationTimestamp", "managedFields", "resourceVersion", "uid", "generation", "selfLink"} {
-			delete(metadata, key)
+		for _, key := range serverFields() {
+			changed = drop(metadata, key) || changed
 		}
-		for _, key := range []string{"annotations", "labels"} {
+		for _, key := range [...]string{"annotations", "labels"} {
 			if value, exists := metadata[key]; exists && value == nil {
-				delete(metadata, key)
+				changed = drop(metadata, key) || changed
 			}
 		}
 	}
 	if content["aggregationRule"] != nil {
-		delete(content, "rules")
+		changed = drop(content, "rules") || changed
 	}
-	if content["apiVersion"] == "v1" && content["kind"] == "Secret" {
-		return foldStringData(content)
+	if _, exists := content["stringData"]; exists && content["apiVersion"] == "v1" && content["kind"] == "Secret" {
+		return true, foldStringData(content)
 	}
-	return nil
+	return changed, nil
+}
+
+// drop deletes key and reports whether it was there.
+func drop(content map[string]any, key string) bool {
+	_, exists := content[key]
+	delete(content, key)
+	return exists
 }
 
 // foldStringData moves stringData into data, in base64; stringData wins, as
 // on the server.
 func foldStringData(secret map[string]any) error {
-	raw, exists := secret["stringData"]
-	if !exists {
-		return nil
-	}
+	raw := secret["stringData"]
 	delete(secret, "stringData")
 	if raw == nil {
 		return nil

@@ -10,6 +10,11 @@
 // payload/taskgraph, fetching to payload/image, applying to reconciler/apply.
 package payload
 
+import (
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload/verify"
+)
+
 // Payload is one loaded release. It is immutable: all who hold it share its
 // slices and objects and must not change them.
 type Payload struct {
@@ -25,10 +30,20 @@ type Payload struct {
 	// MinimumVersion is the lowest version that may be updated to this one,
 	// or "".
 	MinimumVersion string
+	// Digest is what the signatures cover, "" if nobody vouches for the payload.
+	Digest trust.Digest
+	// Signed is the proof, and Evidence who gave it.
+	Signed   verify.Signed
+	Evidence trust.Evidence
 	// VersionHash is "sha256:<hex>" over the canonical manifests.
 	VersionHash string
 	// Manifests are the included manifests in payload order.
 	Manifests []Manifest
+	// Images are the component images by the names of image-references, nil
+	// without that file.
+	Images map[string]string
+	// ImplicitCapabilities weren't asked for but hold what is managed.
+	ImplicitCapabilities []string
 	// Warnings are the oddities that were accepted, each naming file and line.
 	Warnings []string
 	// Skipped are the documents that the filter left out.
@@ -58,4 +73,5 @@ const (
 	SkipMajorVersion = "MajorVersion"
 	SkipCapability   = "Capability"
 	SkipTemplate     = "Template"
+	SkipDuplicate    = "Duplicate"
 )

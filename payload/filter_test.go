@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// configMap is one with annotations, in JSON, which is YAML too.
+func configMap(name string, annotations map[string]string) string {
+	var pairs []string
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		pairs = append(pairs, fmt.Sprintf("%q: %q", key, annotations[key]))
+	}
+	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, annotations: {%s}}}\n", name, strings.Join(pairs, ", "))
+}
+
+func TestSelectionFollowsTheAnnotations(t *testing.T) {
+	const include, set, gate = "include.release.openshift.io/ha", "release.openshift.io/feature-set", "release.openshift.io/feature-gate"
+	ha := Selection{Profile: "ha"}
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		selection   Selection
+		want        string // reason to skip, or ""
+	}{
+		"nothing said, no profile":           {nil, Selection{}, ""},
+		"nothing said, CVO profile":          {nil, ha, SkipProfile},
+		"included":                           {map[string]string{include: "true"}, ha, ""},
+		"included but not by true":           {map[string]string{include: "false-except-for-x"}, ha, SkipProfile},
+		"excluded":                           {map[string]string{include: "true", "exclude.release.openshift.io/ha": "true"}, ha, SkipExcluded},
+		"no profile mode includes all":       {map[string]string{include: "false"}, Selection{}, ""},
+		"our profile":                        {map[string]string{"lockstep.dev/profile": "edge, ha"}, ha, ""},
+		"another of our profiles":            {map[string]string{"lockstep.dev/profile": "edge"}, ha, SkipProfile},
+		"our profile and none selected":      {map[string]string{"lockstep.dev/profile": "edge"}, Selection{}, SkipProfile},
+		"the default feature set":            {map[string]string{set: "Default,Tech"}, Selection{}, ""},
+		"another feature set":                {map[string]string{set: "Tech"}, Selection{}, SkipFeatureSet},
+		"the selected feature set":           {map[string]string{set: "Tech"}, Selection{FeatureSet: "Tech"}, ""},
+		"gates aren't looked at":             {map[string]string{gate: "A"}, Selection{}, ""},
+		"a gate is missing":                  {map[string]string{gate: "A,B"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, SkipFeatureGate},
+		"a gate must be off":                 {map[string]string{gate: "A,-B"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, ""},
+		"a gate that must be off is on":      {map[string]string{gate: "-A"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, SkipFeatureGate},
+		"this major version":                 {map[string]string{"release.openshift.io/major-version": "1,2"}, Selection{}, ""},
+		"other major versions":               {map[string]string{"release.openshift.io/major-version": "4,5"}, Selection{}, SkipMajorVersion},
+		"all but this major version":         {map[string]string{"release.openshift.io/major-version": "-1"}, Selection{}, SkipMajorVersion},
+		"all but another major version":      {map[string]string{"release.openshift.io/major-version": "-3"}, Selection{}, ""},
+		"capabilities by default":            {map[string]string{"capability.openshift.io/name": "A+B"}, Selection{}, ""},
+		"a capability is missing":            {map[string]string{"capability.openshift.io/name": "A+B"}, Selection{Baseline: BaselineNone, Capabilities: []string{"A"}}, SkipCapability},
+		"all capabilities are there":         {map[string]string{"lockstep.dev/capability": "A+B"}, Selection{Baseline: BaselineNone, Capabilities: []string{"A", "B"}}, ""},
+		"a delete manifest follows the same": {map[string]string{include: "true", "release.openshift.io/delete": "true"}, ha, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := loadTree(t, map[string]string{file: configMap("a", tc.annotations)}, LoadOptions{Selection: tc.selection})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			for _, s := range p.Skipped {
+				got += s.Reason
+			}
+			if got != tc.want || len(p.Manifests)+len(p.Skipped) != 1 {
+				t.Errorf("skipped for %q, want %q; %d manifests", got, tc.want, len(p.Manifests))
+			}
+		})
+	}
+}
+
+func TestCVOPayloadsLoadWithWarningsThatNameTheLine(t *testing.T) {
+	const include = "include.release.openshift.io/ha"
+	ok := func(name string) string { return configMap(name, map[string]string{include: "true"}) }
+	tree := testTree(map[string]string{
+		"0000_10_a_00.yaml": "\ufeff" + ok("a") + "---\n",
+		"0000_10_b_00.yaml": strings.Replace(ok("b"), "kind: ConfigMap", "kind: Secret,\n kind: ConfigMap", 1),
+		"other.yaml":        ok("c"),
+		"0000_20_d_00.yaml": ok("d"),
+		"0000_20_d_01.yaml": ok("d"),
+		"0000_20_e_00.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: e, annotations: {" + include + ": \"true\", x: y}}\n",
+	})
+	p, err := load(&expected{"platform", "1.4.2"}, tree, LoadOptions{Selection: Selection{Profile: "ha"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"release-manifests/0000_10_a_00.yaml:1: the file starts with a byte-order mark; remove it",
+		"release-manifests/0000_10_a_00.yaml:3 (document 2): the document is empty; remove the separator (---)",
+		`release-manifests/0000_10_b_00.yaml:2 (document 1): the key "kind" stands twice in one mapping; the last one counts`,
+		"release-manifests/0000_20_e_00.yaml:1 (document 1): ConfigMap e: annotation x is a boolean, want a string: put it in quotes",
+		"release-manifests/other.yaml: the name isn't of the form 0000_<run level>_<component>_<rest>.yaml",
+		"release-manifests/0000_20_d_01.yaml:1 (document 1): ConfigMap d stands in release-manifests/0000_20_d_00.yaml:1 (document 1) already; this one is applied",
+	}
+	if diff := cmp.Diff(want, p.Warnings); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+	if len(p.Manifests) != 4 || len(p.Skipped) != 2 {
+		t.Errorf("%d manifests and %d skipped, want 4 and 2", len(p.Manifests), len(p.Skipped))
+	}
+}
+
+func TestACapabilityThatHoldsManagedObjectsStaysEnabled(t *testing.T) {
+	none := Selection{Baseline: BaselineNone}
+	previous, err := loadTree(t, map[string]string{file: configMap("a", nil)}, LoadOptions{Selection: none})
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := map[string]string{file: configMap("a", map[string]string{"lockstep.dev/capability": "Extra"}) + "---\n" +
+		configMap("b", map[string]string{"lockstep.dev/capability": "Extra"}) + "---\n" +
+		configMap("c", map[string]string{"lockstep.dev/capability": "Other"})}
+	next, err := loadTree(t, moved, LoadOptions{Selection: none, Previous: previous})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := loadTree(t, moved, LoadOptions{Selection: none, Previous: next})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*Payload{next, last} {
+		if len(p.Manifests) != 2 || !slices.Equal(p.ImplicitCapabilities, []string{"Extra"}) {
+			t.Errorf("%d manifests, implicit capabilities %v; want 2 and Extra", len(p.Manifests), p.ImplicitCapabilities)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+// realPayload is the payload of 30 OpenShift operators that lies beside the
+// project, or in the directory that LOCKSTEP_SHARED names.
+func realPayload(tb testing.TB) fs.FS {
+	tb.Helper()
+	shared := os.Getenv("LOCKSTEP_SHARED")
+	if shared == "" {
+		shared = filepath.Join("..", "..", "shared")
+	}
+	data, err := os.ReadFile(filepath.Join(shared, "data", "openshift-payload.tar.gz"))
+	if errors.Is(err, fs.ErrNotExist) {
+		tb.Skipf("the real payload isn't here: %v; set LOCKSTEP_SHARED to its directory", err)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	unzipped, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tree := fstest.MapFS{}
+	for files := tar.NewReader(unzipped); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return tree
+		}
+		if err != nil {
+			tb.Fatal(err)
+		}
+		name, inside := strings.CutPrefix(header.Name, "payload/")
+		if !inside || header.Typeflag != tar.TypeReg {
+			continue
+		}
+		content, err := io.ReadAll(files)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tree[name] = &fstest.MapFile{Data: content}
+	}
+}
+
+var highlyAvailable = LoadOptions{Selection: Selection{Profile: "self-managed-high-availability"}}
+
+func TestARealPayloadLoadsAsCVOLoadsIt(t *testing.T) {
+	p, err := LoadUnverified(realPayload(t), highlyAvailable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	skipped := map[string]int{}
+	for _, s := range p.Skipped {
+		skipped[s.Reason]++
+	}
+	if diff := cmp.Diff(map[string]int{SkipProfile: 51, SkipFeatureSet: 107, SkipTemplate: 4, SkipDuplicate: 1}, skipped); diff != "" {
+		t.Errorf("skipped (-want +got):\n%s", diff)
+	}
+	if all := len(p.Manifests) + len(p.Skipped); all != 1022 {
+		t.Errorf("%d documents, want 1022", all)
+	}
+	if filtered := len(p.Manifests) + skipped[SkipTemplate] + skipped[SkipDuplicate]; filtered != 864 {
+		t.Errorf("%d documents after the filter, want 864", filtered)
+	}
+	kinds := map[string]int{}
+	for _, m := range p.Manifests {
+		kinds[m.GVK.Kind]++
+	}
+	if kinds["CustomResourceDefinition"] != 104 || kinds["RoleBinding"] != 81 || kinds["ClusterOperator"] != 29 {
+		t.Errorf("kinds are %v", kinds)
+	}
+	for _, want := range []string{
+		`0000_50_csi-snapshot-controller-operator_04_serviceaccount.yaml:14 (document 1): the key "capability.openshift.io/name" stands twice`,
+		`0000_90_openshift-cluster-image-policy.yaml: the name isn't of the form`,
+		`0000_50_console-operator_node-with-s2i.yaml:1: the file starts with a byte-order mark`,
+		`0000_00_cluster-version-operator_30_deployment.yaml:1: a Go template`,
+		`0000_90_cluster-update-keys_configmap_2.yaml:2 (document 1): ConfigMap openshift-config-managed/release-verification stands in`,
+	} {
+		if !strings.Contains(strings.Join(p.Warnings, "\n"), want) {
+			t.Errorf("no warning has %q", want)
+		}
+	}
+}
+
+// Every document of a real payload becomes the JSON that sigs.k8s.io/yaml
+// makes of it, which is what kubectl and CVO send.
+func TestARealPayloadDecodesAsKubernetesWouldDecodeIt(t *testing.T) {
+	tree := realPayload(t)
+	names, err := manifestFiles(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, name := range names {
+		data, err := fs.ReadFile(tree, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs, _, err := decodeFile(name, data, DefaultLimits())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(docs) != 1 {
+			continue // The peer takes one document.
+		}
+		compared++
+		got, err := appendCanonical(nil, docs[0].content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := peerJSON(t, bytes.TrimPrefix(data, bom)); !bytes.Equal(want, got) {
+			t.Errorf("%s (-want +got):\n%s", name, cmp.Diff(string(want), string(got)))
+		}
+	}
+	if compared < 500 {
+		t.Errorf("%d files compared, want at least 500", compared)
+	}
+}
+
+// peerJSON is the peer's JSON of one document with sorted keys.
+func peerJSON(t *testing.T, data []byte) []byte {
+	t.Helper()
+	converted, err := yaml.YAMLToJSON(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(converted))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		t.Fatal(err)
+	}
+	return bytes.TrimSpace(out.Bytes())
+}
+
+func BenchmarkLoadOfARealPayload(b *testing.B) {
+	tree := realPayload(b)
+	names, err := manifestFiles(tree)
+	if err != nil {
+		b.Fatal(err)
+	}
+	size := int64(0)
+	for _, name := range names {
+		info, err := fs.Stat(tree, name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		size += info.Size()
+	}
+	b.SetBytes(size)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := LoadUnverified(tree, highlyAvailable); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

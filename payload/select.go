@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package payload
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/blang/semver/v4"
+)
+
+// odd makes a warning of an oddity, or an error.
+func (p *Payload) odd(o oddity, cvo bool) error {
+	at := &LoadError{Kind: ReasonInvalid, File: o.file, Document: o.number, Line: o.line, Message: o.message}
+	if !cvo {
+		return at
+	}
+	p.Warnings = append(p.Warnings, at.Error())
+	return nil
+}
+
+// selectFrom fills Manifests and Skipped.
+func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
+	f := filter{Selection: opts.Selection, cvo: cvo, implicit: implied(s, opts)}
+	if v, err := semver.Parse(p.Version); err == nil {
+		f.major = v.Major
+	}
+	for name := range f.implicit {
+		p.ImplicitCapabilities = append(p.ImplicitCapabilities, name)
+	}
+	slices.Sort(p.ImplicitCapabilities)
+	for i := range s.files {
+		file := &s.files[i]
+		if file.template && cvo {
+			p.skipTemplate(file)
+			continue
+		}
+		if file.failure != nil {
+			return file.failure
+		}
+		before := len(p.Manifests)
+		for j := range file.entries {
+			if err := p.selectOne(&f, file, &file.entries[j]); err != nil {
+				return err
+			}
+		}
+		if len(p.Manifests) == before || file.runLevel >= 0 {
+			continue
+		}
+		if err := p.odd(oddity{file.name, 0, 0, "the name isn't of the form 0000_<run level>_<component>_<rest>.yaml"}, cvo); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// selectOne includes or skips one object.
+func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
+	at := func(err error) error {
+		kind := ReasonInvalid
+		var known *LoadError
+		if errors.As(err, &known) {
+			kind = known.Kind
+		}
+		return &LoadError{Kind: kind, File: file.name, Document: e.number, Line: e.line, Message: err.Error()}
+	}
+	reason, detail, err := f.exclude(e.content)
+	if err != nil {
+		return at(err)
+	}
+	if e.failure != nil {
+		// CVO can't read annotations of which one isn't a string, and leaves
+		// the manifest out.
+		if reason == "" && f.cvo && f.Profile != "" && e.badAnnotations {
+			reason, detail = SkipProfile, e.failure.Error()
+		}
+		if reason == "" || !e.badAnnotations {
+			return at(e.failure)
+		}
+		p.Warnings = append(p.Warnings, at(e.failure).Error())
+	}
+	if reason != "" {
+		p.Skipped = append(p.Skipped, Skipped{ID: e.manifest.ID, File: file.name, Document: e.number, Line: e.line, Reason: reason, Detail: detail})
+		return nil
+	}
+	m := e.manifest
+	m.File, m.Document, m.Line = file.name, e.number, e.line
+	m.RunLevel, m.Component = file.runLevel, file.component
+	p.Manifests = append(p.Manifests, m)
+	return nil
+}
+
+func (p *Payload) skipTemplate(file *scannedFile) {
+	p.Warnings = append(p.Warnings, file.name+":1: a Go template; it belongs to the cluster-version-operator itself and isn't applied")
+	if len(file.entries) == 0 {
+		p.Skipped = append(p.Skipped, Skipped{File: file.name, Document: 1, Line: 1, Reason: SkipTemplate, Detail: "a Go template"})
+	}
+	for i := range file.entries {
+		e := &file.entries[i]
+		p.Skipped = append(p.Skipped, Skipped{ID: e.manifest.ID, File: file.name, Document: e.number, Line: e.line, Reason: SkipTemplate, Detail: "a Go template"})
+	}
+}
+
+// implied returns the capabilities that stay enabled: those that the new
+// manifest of an object of the previous payload asks for.
+func implied(s *scan, opts LoadOptions) map[string]bool {
+	f := filter{Selection: opts.Selection}
+	implicit := map[string]bool{}
+	if opts.Previous == nil {
+		return implicit
+	}
+	for _, name := range opts.Previous.ImplicitCapabilities {
+		if !f.enabled(name) {
+			implicit[name] = true
+		}
+	}
+	managed := make(map[ObjectID]bool, len(opts.Previous.Manifests))
+	for i := range opts.Previous.Manifests {
+		managed[opts.Previous.Manifests[i].ID] = true
+	}
+	for i := range s.files {
+		for j := range s.files[i].entries {
+			e := &s.files[i].entries[j]
+			if !managed[e.manifest.ID] {
+				continue
+			}
+			for _, name := range capabilitiesOf(annotationsOf(e.content)) {
+				if !f.enabled(name) {
+					implicit[name] = true
+				}
+			}
+		}
+	}
+	return implicit
+}
+
+// duplicates refuses an identity that stands twice. CVO would apply both, one
+// after the other; there the last one is kept, which is where that ends.
+func (p *Payload) duplicates(cvo bool) error {
+	last := make(map[ObjectID]int, len(p.Manifests))
+	dropped := false
+	for i := range p.Manifests {
+		m := &p.Manifests[i]
+		if before, exists := last[m.ID]; exists {
+			first := &p.Manifests[before]
+			at := &LoadError{
+				Kind: ReasonInvalid, File: m.File, Document: m.Document, Line: m.Line,
+				Message: fmt.Sprintf("%s stands in %s:%d (document %d) already", m.ID, first.File, first.Line, first.Document),
+			}
+			if !cvo {
+				return at
+			}
+			dropped = true
+			p.Warnings = append(p.Warnings, at.Error()+"; this one is applied")
+			p.Skipped = append(p.Skipped, Skipped{
+				ID: first.ID, File: first.File, Document: first.Document, Line: first.Line,
+				Reason: SkipDuplicate, Detail: fmt.Sprintf("%s:%d", m.File, m.Line),
+			})
+		}
+		last[m.ID] = i
+	}
+	if !dropped {
+		return nil
+	}
+	kept := p.Manifests[:0]
+	for i := range p.Manifests {
+		if last[p.Manifests[i].ID] == i {
+			kept = append(kept, p.Manifests[i])
+		}
+	}
+	p.Manifests = kept
+	return nil
+}
