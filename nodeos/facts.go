@@ -28,6 +28,8 @@ type Slot struct {
 	Name string `json:"name"`
 	// State is what the slot holds.
 	State SlotState `json:"state"`
+	// Device is the partition, directory or file that holds the slot.
+	Device string `json:"device,omitempty"`
 	// Image is the slot's image; zero when empty.
 	Image Image `json:"image,omitzero"`
 	// TriesLeft counts the boots that a trying slot has left; -1 when the

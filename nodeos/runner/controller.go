@@ -1,0 +1,314 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+)
+
+// Config is what a Controller needs.
+type Config struct {
+	// HostID is the host's identity, as in its certificate.
+	HostID string
+	// Host is the machine.
+	Host nodeos.Host
+	// Tasks resolves the tasks of plans.
+	Tasks Registry
+	// Journal is the host's memory; the caller closes it after Serve.
+	Journal *Journal
+	// Runtime is what tasks are given.
+	Runtime nodeos.Runtime
+	// Sequencer plans sequences; nil means nodeos.Plan.
+	Sequencer nodeos.Sequencer
+	// Resources runs the controllers of the host's resources; may be nil.
+	Resources nodeos.V1Alpha2Controller
+	// Machine, if not nil, is told what the machine says at each look at it.
+	Machine *Machine
+	// Policy is the host's own rules.
+	Policy Policy
+	// Now is the clock.
+	Now func() time.Time
+	// Log is the agent's log.
+	Log *zap.Logger
+}
+
+// DefaultRestartInterval is the least time between two remote restarts unless
+// a host's policy says else.
+const DefaultRestartInterval = 10 * time.Minute
+
+// Controller runs sequences on a host; it implements nodeos.Controller. All
+// methods may be called from several goroutines; Serve once.
+type Controller struct {
+	cfg     Config
+	poke    chan struct{} // holds one token: the state changed
+	started chan struct{} // closed when the machine was looked at
+	ended   chan struct{} // closed when Serve ended
+
+	mu      sync.Mutex
+	state   State
+	changed chan struct{} // closed and replaced at each change
+	exit    *nodeos.RebootCommand
+}
+
+var _ nodeos.Controller = (*Controller)(nil)
+
+// New returns a controller that does nothing before Serve.
+func New(cfg Config) (*Controller, error) {
+	if cfg.Runtime == nil {
+		return nil, nodeos.ErrUndefinedRuntime
+	}
+	switch {
+	case cfg.HostID == "":
+		return nil, errors.New("a controller needs a host id")
+	case cfg.Host == nil, cfg.Journal == nil, cfg.Now == nil, cfg.Log == nil, cfg.Tasks == nil:
+		return nil, errors.New("a controller needs a host, tasks, a journal, a clock and a log")
+	}
+	if cfg.Sequencer == nil {
+		cfg.Sequencer = nodeos.SequencerFunc(nodeos.Plan)
+	}
+	if cfg.Policy.RestartInterval == 0 {
+		cfg.Policy.RestartInterval = DefaultRestartInterval
+	}
+	return &Controller{
+		cfg: cfg, state: cfg.Journal.State(),
+		poke: make(chan struct{}, 1), started: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
+	}, nil
+}
+
+// Runtime implements nodeos.Controller.
+func (c *Controller) Runtime() nodeos.Runtime { return c.cfg.Runtime }
+
+// Sequencer implements nodeos.Controller.
+func (c *Controller) Sequencer() nodeos.Sequencer { return c.cfg.Sequencer }
+
+// V1Alpha2 implements nodeos.Controller; nil when there are no resources.
+func (c *Controller) V1Alpha2() nodeos.V1Alpha2Controller { return c.cfg.Resources }
+
+// Run implements nodeos.Controller: it plans the sequence, takes the lock and
+// writes the journal before it returns. It waits until Serve has looked at
+// the machine.
+func (c *Controller) Run(ctx context.Context, seq nodeos.Sequence, data nodeos.Request, setters ...nodeos.ControllerOption) (nodeos.Ticket, error) {
+	order := Order{Sequence: seq, Request: data, Options: nodeos.DefaultControllerOptions()}
+	for _, set := range setters {
+		if err := set(&order.Options); err != nil {
+			return nodeos.Ticket{}, fmt.Errorf("option of %s: %w", seq, err)
+		}
+	}
+	ticket, err := c.run(ctx, order)
+	if err != nil && data != nil {
+		c.cfg.Runtime.Events().Publish(data.Header().OperationID, nodeos.EventSequenceRefused{
+			Sequence: seq, Reason: nodeos.ReasonOf(err, "Refused"), Error: clip(err.Error()),
+		})
+	}
+	return ticket, err
+}
+
+func (c *Controller) run(ctx context.Context, order Order) (nodeos.Ticket, error) {
+	plan, err := c.cfg.Sequencer.Plan(order.Sequence, c.cfg.Runtime.State().Platform().Mode(), order.Request)
+	if err != nil {
+		return nodeos.Ticket{}, fmt.Errorf("plan %s: %w", order.Sequence, err)
+	}
+	if err := c.cfg.Tasks.Check(plan); err != nil {
+		return nodeos.Ticket{}, err
+	}
+	order.Plan = plan
+	var ticket nodeos.Ticket
+	err = c.change(ctx, func(s State) (State, []Action, error) {
+		next, actions, t, err := Admit(s, order, c.cfg.Policy, c.cfg.Now())
+		ticket = t
+		return next, actions, err
+	})
+	if err != nil {
+		return nodeos.Ticket{}, err
+	}
+	return ticket, nil
+}
+
+// Decide commits or rolls back the system on trial, or ends the pause of an
+// operation. It returns when the verdict is on disk.
+func (c *Controller) Decide(ctx context.Context, d nodeos.Decision) error {
+	return c.change(ctx, func(s State) (State, []Action, error) {
+		return Decide(s, d, c.cfg.Policy, c.cfg.Now())
+	})
+}
+
+// Extend moves the commit deadline and returns it; the zero time means that
+// the trial has none.
+func (c *Controller) Extend(ctx context.Context, e nodeos.Extension) (time.Time, error) {
+	var until time.Time
+	err := c.change(ctx, func(s State) (State, []Action, error) {
+		next, actions, at, err := Extend(s, e, c.cfg.Policy, c.cfg.Now())
+		until = at
+		return next, actions, err
+	})
+	return until, err
+}
+
+// ResetFence forgets the accepted fence. It's an administrator's order.
+func (c *Controller) ResetFence(ctx context.Context) error {
+	return c.change(ctx, func(s State) (State, []Action, error) { return ResetFence(s), nil, nil })
+}
+
+// Fence returns the highest accepted fence.
+func (c *Controller) Fence() nodeos.Fence {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.Fence
+}
+
+// Operation returns what is known about an operation.
+func (c *Controller) Operation(id string) (nodeos.OperationStatus, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.Status(id)
+}
+
+// Wait returns when the operation's state fits, or an error when ctx ends,
+// the operation is unknown, or Serve ended.
+func (c *Controller) Wait(ctx context.Context, id string, fits func(nodeos.OperationStatus) bool) (nodeos.OperationStatus, error) {
+	for {
+		c.mu.Lock()
+		st, ok := c.state.Status(id)
+		changed := c.changed
+		c.mu.Unlock()
+		if !ok {
+			return st, nodeos.Refuse("NotFound", "no operation %s is known here", id)
+		}
+		if fits(st) {
+			return st, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return st, ctx.Err()
+		case <-c.ended:
+			return st, fmt.Errorf("the controller ended while operation %s is %s", id, st.State)
+		}
+	}
+}
+
+// Facts returns all that the host says about itself.
+func (c *Controller) Facts(ctx context.Context) (nodeos.HostFacts, error) {
+	inv, err := c.inspect(ctx)
+	if err != nil {
+		return nodeos.HostFacts{}, err
+	}
+	c.mu.Lock()
+	s := c.state.clone()
+	c.mu.Unlock()
+	f := factsOf(s, inv)
+	f.HostID, f.Mode, f.ObservedAt = c.cfg.HostID, c.cfg.Runtime.State().Platform().Mode(), c.cfg.Now()
+	if f.NodeName, err = c.cfg.Runtime.NodeName(); err != nil {
+		return nodeos.HostFacts{}, fmt.Errorf("name of the node: %w", err)
+	}
+	return f, nil
+}
+
+// inspect looks at the machine.
+func (c *Controller) inspect(ctx context.Context) (nodeos.Inventory, error) {
+	inv, err := c.cfg.Host.Inspect(ctx)
+	if err != nil {
+		return nodeos.Inventory{}, fmt.Errorf("inspect the host: %w", err)
+	}
+	if c.cfg.Machine != nil {
+		c.cfg.Machine.Observe(inv)
+	}
+	return inv, nil
+}
+
+// factsOf joins what the journal and the machine say.
+func factsOf(s State, inv nodeos.Inventory) nodeos.HostFacts {
+	f := nodeos.HostFacts{
+		InstallationID: s.InstallationID, Inventory: inv,
+		Denied: s.Denied, Committed: s.Committed, HighWater: s.HighWater, Fence: s.Fence, Trial: s.Trial,
+	}
+	if slot, ok := inv.Staged(); ok {
+		f.Staged = &slot
+	}
+	if slot, ok := inv.Previous(); ok {
+		f.Previous = &slot
+	}
+	if s.Op != nil {
+		f.Operation = &s.Op.OperationStatus
+	}
+	if n := len(s.Recent); n > 0 {
+		f.Last = &s.Recent[n-1]
+	}
+	return f
+}
+
+// change applies a change once the machine was looked at: decided purely,
+// written to the journal, then acted on.
+func (c *Controller) change(ctx context.Context, f func(State) (State, []Action, error)) error {
+	select {
+	case <-c.started:
+	case <-c.ended:
+		return errors.New("the host is going down")
+	case <-ctx.Done():
+		return fmt.Errorf("the host isn't ready yet: %w", ctx.Err())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.apply(f)
+}
+
+// apply is change with the lock held.
+func (c *Controller) apply(f func(State) (State, []Action, error)) error {
+	if c.exit != nil {
+		return errors.New("the host is going down")
+	}
+	next, actions, err := f(c.state)
+	if err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(next, c.state) {
+		if err := c.cfg.Journal.Append(next); err != nil {
+			return err
+		}
+		c.state = next
+		close(c.changed)
+		c.changed = make(chan struct{})
+		select {
+		case c.poke <- struct{}{}:
+		default:
+		}
+	}
+	for _, a := range actions {
+		switch a := a.(type) {
+		case Publish:
+			c.cfg.Runtime.Events().Publish(a.OperationID, a.Payload)
+		case Exit:
+			c.exit = &a.Cmd
+		}
+	}
+	return nil
+}
+
+// step applies an event of the loop.
+func (c *Controller) step(e Event) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.apply(func(s State) (State, []Action, error) {
+		next, actions := Step(s, e, c.cfg.Now())
+		return next, actions, nil
+	})
+}
+
+// requestOf reads the request of an operation back.
+func requestOf(op *Operation) (nodeos.Request, error) {
+	if !json.Valid(op.Request) {
+		return nil, fmt.Errorf("operation %s has no readable request", op.ID)
+	}
+	return nodeos.UnmarshalRequest(op.Request)
+}

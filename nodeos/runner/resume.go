@@ -1,0 +1,191 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runner
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+)
+
+// clockSlack is how far the clock may be off before a trial's times are taken
+// to be another clock's.
+const clockSlack = 30 * 24 * time.Hour
+
+// started settles what the machine's boot decided, then goes on.
+func (t *step) started(inv nodeos.Inventory) {
+	booted := t.s.BootID != inv.BootID
+	if booted {
+		t.s.BootID, t.s.Starts = inv.BootID, 0
+	}
+	t.s.Starts++
+	t.s.Running = inv.Booted
+	if len(t.s.Committed) == 0 && inv.Booted.Confirmed && inv.Booted.Digest != "" {
+		t.keep(inv.Booted.Digest, inv.Booted.Product, inv.Booted.Version)
+	}
+	t.rebase()
+	t.settle(inv)
+	t.resume(booted)
+}
+
+// rebase takes out of the state what a jump of the clock made nonsense: a
+// restart in the future, a trial that was armed in it or ended long ago. The
+// boots of a trial are counted, so this can't keep one open for ever.
+func (t *step) rebase() {
+	if t.s.LastRestart.At.After(t.now) {
+		t.s.LastRestart.At = t.now
+	}
+	if tr := t.s.Trial; tr != nil && !tr.Deadline.IsZero() &&
+		(t.now.Before(tr.ArmedAt.Add(-5*time.Minute)) || t.now.After(tr.Deadline.Add(clockSlack))) {
+		tr.ArmedAt, tr.Deadline = t.now, t.now.Add(tr.Window)
+	}
+}
+
+// settle compares the trial with the system that runs.
+func (t *step) settle(inv nodeos.Inventory) {
+	tr := t.s.Trial
+	if tr == nil {
+		return
+	}
+	if inv.Booted.Digest != tr.Image.Ref.Digest {
+		t.settleElsewhere(inv)
+		return
+	}
+	switch {
+	case inv.Booted.Confirmed: // committed; the crash was before the record
+		t.committed()
+	case tr.BootID == "":
+		tr.BootID, tr.Boots = inv.BootID, 1
+	case tr.BootID != inv.BootID:
+		tr.BootID = inv.BootID
+		tr.Boots++
+		tr.Unordered++
+		t.publishTrial("unordered-reboot", fmt.Sprintf("boot %d of the system on trial", tr.Boots))
+	}
+}
+
+// settleElsewhere decides what it means that another system runs than the one
+// on trial.
+func (t *step) settleElsewhere(inv nodeos.Inventory) {
+	tr, op := t.s.Trial, t.s.Op
+	if inv.BootID == tr.FromBootID {
+		return // not activated yet
+	}
+	if op != nil && op.Back {
+		return // as it was meant; the way back ends the trial
+	}
+	slot, known := inv.SlotOf(tr.Image.Ref.Digest)
+	tried := tr.BootID != "" || (known && slot.State == nodeos.SlotBad) ||
+		!t.ofTrial(op) || op.Index >= op.bootIndex()
+	if !tried {
+		return // the power went before the firmware was told
+	}
+	why := fmt.Sprintf("%s %s did not stay up: the machine is back on %s", tr.Image.Product, tr.Image.Version, inv.Booted.Version)
+	t.publishTrial("fell-back", why)
+	ours := t.ofTrial(op)
+	t.deny(tr, why)
+	if ours {
+		t.finish(nodeos.OperationRolledBack, "FellBack", why)
+	}
+}
+
+// resume goes on with the open operation.
+func (t *step) resume(booted bool) { //nolint:revive // flag-parameter: a fact, not a mode.
+	op := t.s.Op
+	if op == nil || op.Stop != nil && op.State != nodeos.OperationRebooting {
+		return
+	}
+	if ours := t.onTrial() && t.ofTrial(op); ours && t.s.Trial.Boots > maxTrialBoots && !op.Back {
+		t.goBack("TooManyBoots", fmt.Sprintf("the system on trial booted %d times", t.s.Trial.Boots))
+		return
+	} else if ours && op.Back && op.bootIndex() < 0 {
+		t.goBack(op.Reason, op.Message) // it booted while it was disarmed
+		return
+	}
+	switch op.State {
+	case nodeos.OperationPaused, nodeos.OperationWaiting:
+	case nodeos.OperationUndoing:
+		if t.onTrial() && t.ofTrial(op) { // it booted while it was undone
+			t.goBack(op.Reason, op.Message)
+		}
+	case nodeos.OperationOnTrial:
+		t.resumeTrial(booted)
+	default:
+		t.resumeRunning(booted || op.PhaseBootID != t.s.BootID)
+	}
+}
+
+// resumeTrial looks at a system on trial again after a boot.
+func (t *step) resumeTrial(booted bool) { //nolint:revive // flag-parameter: a fact, not a mode.
+	switch {
+	case t.s.Trial == nil: // committed; the crash was before the record
+		t.finishWell()
+	case booted:
+		t.enter(t.s.Op.bootIndex() + 1)
+	}
+}
+
+// resumeRunning goes on with a phase that a crash or a boot interrupted.
+func (t *step) resumeRunning(booted bool) { //nolint:revive // flag-parameter: a fact, not a mode.
+	op := t.s.Op
+	boot := op.bootIndex()
+	op.Restarts++
+	t.publish(op.ID, nodeos.EventSequenceStart{Sequence: op.Sequence, Phases: len(op.Plan), Resumed: true})
+	switch {
+	case booted && op.Index == boot: // the boot that was ordered
+		op.Restarts--
+		t.arrive(boot + 1)
+	case op.phase().Effect == nodeos.EffectCommit && t.s.Trial == nil:
+		t.enter(op.Index + 1)
+	case op.Restarts > maxRestarts:
+		op.Stop = nil
+		t.abort("TooManyRestarts", fmt.Sprintf("phase %s was interrupted %d times", op.Phase, op.Restarts))
+	case booted && op.Index > boot && boot >= 0:
+		t.enter(boot + 1)
+	case booted && boot >= 0 && t.arrived():
+		t.enter(boot + 1)
+	case booted && op.Sequence != nodeos.SequenceReset:
+		t.enter(0)
+	default:
+		op.State, op.NotBefore, op.PhaseBootID = nodeos.OperationRunning, time.Time{}, t.s.BootID
+		op.Try = max(op.Try, 1)
+	}
+}
+
+// arrive enters the phase after the boot, or lets a waiting operation go on.
+func (t *step) arrive(i int) {
+	op := t.s.Op
+	if stop := op.Stop; stop != nil && stop.Takeover {
+		op.State, op.Index = nodeos.OperationRunning, min(i, len(op.Plan)-1)
+		return // Stopped follows
+	}
+	op.Stop = nil
+	if t.ofTrial(op) && !op.Back && !t.onTrial() {
+		// Nothing booted that was wanted, and settle found no trace of a try.
+		t.undo(nodeos.OperationFailed, "NotActivated", "the machine booted the system that ran before")
+		return
+	}
+	t.enter(i)
+}
+
+// arrived says whether a boot that came before its phase brought the machine
+// where that phase would have.
+func (t *step) arrived() bool {
+	op := t.s.Op
+	switch {
+	case op.Sequence == nodeos.SequenceReset:
+		return false
+	case op.Back:
+		return t.s.Trial == nil || t.s.Running.Digest != t.s.Trial.Image.Ref.Digest
+	case t.ofTrial(op):
+		return t.onTrial()
+	case op.Sequence == nodeos.SequenceRollback:
+		return t.s.Running.Digest != op.From
+	case op.Sequence == nodeos.SequenceUpgrade || op.Sequence == nodeos.SequenceInstall:
+		return false
+	default: // reboot, shutdown: the machine has been down
+		return true
+	}
+}

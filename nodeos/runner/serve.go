@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runner
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+)
+
+// retryPause is how long the loop waits after a disk or a machine that
+// doesn't answer.
+const retryPause = 5 * time.Second
+
+// job is a running activity.
+type job struct {
+	activity Activity
+	cancel   context.CancelFunc
+	result   chan Event
+}
+
+// Serve looks at the machine, goes on with what is open, and runs what is
+// accepted until ctx ends (nil) or the machine goes down (a RebootError: the
+// process has to end). What runs when ctx ends is cancelled, waited for, and
+// begun again by the next Serve.
+func (c *Controller) Serve(ctx context.Context) error {
+	defer close(c.ended)
+	if !c.begin(ctx) {
+		return nil
+	}
+	close(c.started)
+	var running *job
+	defer func() {
+		if running != nil {
+			running.cancel()
+			<-running.result
+		}
+	}()
+	for {
+		if ctx.Err() != nil {
+			return nil
+		}
+		running = c.agree(ctx, running)
+		if cmd := c.exiting(); cmd != nil {
+			return nodeos.RebootError{Cmd: *cmd}
+		}
+		running = c.wait(ctx, running)
+	}
+}
+
+// begin inspects the machine until it answers; false when ctx ended first.
+func (c *Controller) begin(ctx context.Context) bool {
+	if n := c.cfg.Journal.Damaged(); n > 0 {
+		c.cfg.Log.Error("the journal has damaged records; the last good one counts", zap.Int("damaged", n))
+	}
+	for {
+		inv, err := c.inspect(ctx)
+		if err == nil {
+			err = c.step(Started{Inventory: inv})
+		}
+		if err == nil {
+			return true
+		}
+		c.cfg.Log.Error("the host can't be looked at", zap.Error(err))
+		if !pause(ctx, retryPause) {
+			return false
+		}
+	}
+}
+
+// pause waits; false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// exiting returns how the machine goes down, once it does.
+func (c *Controller) exiting() *nodeos.RebootCommand {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.exit
+}
+
+// snapshot returns the state and what should be going on in it.
+func (c *Controller) snapshot() (State, Activity) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state, ActivityOf(c.state, c.cfg.Now())
+}
+
+// agree makes what runs what should run: it starts, or cancels; a cancelled
+// job's result is taken by wait.
+func (c *Controller) agree(ctx context.Context, running *job) *job {
+	state, want := c.snapshot()
+	switch {
+	case running != nil && running.activity == want:
+		return running
+	case running != nil:
+		running.cancel()
+		return running
+	case want.Kind == RunPhase, want.Kind == RunUndo:
+		return c.start(ctx, state, want)
+	case want.Kind == Stopping:
+		c.report(ctx, Stopped{OperationID: want.OperationID})
+	}
+	return nil
+}
+
+// wait returns when something happened: the job ended, the state changed,
+// something is due, or ctx ended.
+func (c *Controller) wait(ctx context.Context, running *job) *job {
+	state, want := c.snapshot()
+	if running == nil && want.Kind != Idle {
+		return nil // agree has more to do
+	}
+	var due <-chan time.Time
+	if at, ok := Wake(state, c.cfg.Now()); ok {
+		timer := time.NewTimer(max(at.Sub(c.cfg.Now()), time.Millisecond))
+		defer timer.Stop()
+		due = timer.C
+	}
+	var result chan Event
+	if running != nil {
+		result = running.result
+	}
+	select {
+	case <-ctx.Done():
+	case <-c.poke:
+	case <-due:
+		c.report(ctx, Ticked{})
+	case e := <-result:
+		running.cancel()
+		running = nil
+		// A job that the agent's own end interrupted has no result: the next
+		// start begins it again.
+		if ctx.Err() == nil {
+			c.report(ctx, e)
+		}
+	}
+	return running
+}
+
+// report applies an event, again and again while the disk refuses it: nothing
+// is done before it's written.
+func (c *Controller) report(ctx context.Context, e Event) {
+	for {
+		err := c.step(e)
+		if err == nil {
+			return
+		}
+		c.cfg.Log.Error("the journal can't be written", zap.Error(err))
+		if !pause(ctx, retryPause) {
+			return
+		}
+	}
+}
+
+// start runs an activity in a goroutine of its own; its one result goes to
+// the job's channel.
+func (c *Controller) start(ctx context.Context, s State, a Activity) *job {
+	ctx, cancel := context.WithCancel(ctx)
+	j := &job{activity: a, cancel: cancel, result: make(chan Event, 1)}
+	op := s.Op.clone()
+	go func() {
+		if a.Kind == RunUndo {
+			j.result <- c.runUndo(ctx, s, op)
+			return
+		}
+		j.result <- c.runPhase(ctx, s, op)
+	}()
+	return j
+}
+
+// runPhase runs one try of the current phase.
+func (c *Controller) runPhase(ctx context.Context, s State, op *Operation) Event {
+	begin := c.cfg.Now()
+	p := op.phase()
+	c.cfg.Runtime.Events().Publish(op.ID, nodeos.EventPhase{
+		Sequence: op.Sequence, Phase: p.Name, Index: op.Index + 1, Count: len(op.Plan), Try: op.Try, Action: nodeos.ActionStart,
+	})
+	end := PhaseEnded{OperationID: op.ID, Index: op.Index, Try: op.Try}
+	run, err := c.runOf(s, op, begin)
+	if err == nil {
+		run.timeout = p.Timeout
+		err = run.together(ctx, p.Tasks)
+	}
+	end.Took = c.cfg.Now().Sub(begin)
+	var down nodeos.RebootError
+	if errors.As(err, &down) {
+		end.Restart = &down.Cmd
+		return end
+	}
+	end.Failure = failureOf(err)
+	return end
+}
+
+// undoTimeout bounds all compensations of an operation together.
+const undoTimeout = 15 * time.Minute
+
+// runUndo runs the compensations of the phases that ran.
+func (c *Controller) runUndo(ctx context.Context, s State, op *Operation) Event {
+	run, err := c.runOf(s, op, c.cfg.Now())
+	if err == nil {
+		run.phase, run.timeout = "undo", undoTimeout
+		err = run.inOrder(ctx, op.undoTasks())
+	}
+	return UndoEnded{OperationID: op.ID, Failure: failureOf(err)}
+}
+
+// runOf gathers what the tasks of an operation are told.
+func (c *Controller) runOf(s State, op *Operation, now time.Time) (phaseRun, error) {
+	request, err := requestOf(op)
+	if err != nil {
+		return phaseRun{}, err
+	}
+	return phaseRun{
+		registry: c.cfg.Tasks, runtime: c.cfg.Runtime, now: c.cfg.Now,
+		log:      c.cfg.Log.With(zap.String("operation", op.ID), zap.Stringer("sequence", op.Sequence), zap.String("phase", op.Phase)),
+		sequence: op.Sequence, operation: op.ID, phase: op.Phase,
+		call: nodeos.TaskCall{
+			OperationID: op.ID, Request: request, Try: op.Try, Now: now, From: op.From, Memory: s.memory(c.cfg.HostID),
+		},
+	}, nil
+}

@@ -1,0 +1,439 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runner
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+)
+
+// Event is something that happened: Started, PhaseEnded, UndoEnded, Stopped
+// or Ticked.
+type Event interface{ event() }
+
+// Started says that the agent's process started on this machine.
+type Started struct {
+	// Inventory is what the machine says now.
+	Inventory nodeos.Inventory
+}
+
+// PhaseEnded says that a try of a phase ended.
+type PhaseEnded struct {
+	// OperationID, Index and Try say which.
+	OperationID string
+	// Index is the phase in the plan, from 0.
+	Index int
+	// Try is the try, from 1.
+	Try int
+	// Failure is nil after a success.
+	Failure *Failure
+	// Restart is set when the machine goes down now.
+	Restart *nodeos.RebootCommand
+	// Took is how long the try took.
+	Took time.Duration
+}
+
+// UndoEnded says that the compensations ended.
+type UndoEnded struct {
+	// OperationID says whose.
+	OperationID string
+	// Failure is the first one's, or nil.
+	Failure *Failure
+}
+
+// Stopped says that nothing runs any more, as a Stop asked for.
+type Stopped struct {
+	// OperationID says whose run stopped.
+	OperationID string
+}
+
+// Ticked says that time passed.
+type Ticked struct{}
+
+func (Started) event()    {}
+func (PhaseEnded) event() {}
+func (UndoEnded) event()  {}
+func (Stopped) event()    {}
+func (Ticked) event()     {}
+
+// Failure is an error as data.
+type Failure struct {
+	// Reason is the condition reason, Message the text.
+	Reason string `json:"reason"`
+	// Message is the text.
+	Message string `json:"message"`
+	// Permanent says that trying again won't help.
+	Permanent bool `json:"permanent,omitempty"`
+}
+
+// Action is something to do once the state is on disk: Publish or Exit.
+type Action interface{ action() }
+
+// Publish publishes an event.
+type Publish struct {
+	// OperationID is whose event it is.
+	OperationID string
+	// Payload is the event.
+	Payload nodeos.Payload
+}
+
+// Exit ends the agent's process: the machine goes down.
+type Exit struct {
+	// Cmd is how.
+	Cmd nodeos.RebootCommand
+}
+
+func (Publish) action() {}
+func (Exit) action()    {}
+
+// step is one step of the core: a private copy of the state, and what to do.
+type step struct {
+	s   State
+	now time.Time
+	out []Action
+}
+
+func stepOf(s State, now time.Time) *step { return &step{s: s.clone(), now: now} }
+
+// Step returns the state after an event, and what to do once it's on disk. An
+// event that doesn't fit the state changes nothing.
+func Step(s State, e Event, now time.Time) (State, []Action) {
+	t := stepOf(s, now)
+	switch e := e.(type) {
+	case Started:
+		t.started(e.Inventory)
+	case PhaseEnded:
+		t.phaseEnded(e)
+	case UndoEnded:
+		t.undoEnded(e)
+	case Stopped:
+		t.stopped(e)
+	case Ticked:
+		t.ticked()
+	}
+	return t.s, t.out
+}
+
+func (t *step) publish(id string, p nodeos.Payload) {
+	t.out = append(t.out, Publish{OperationID: id, Payload: p})
+}
+
+func (t *step) stateOf(id string) nodeos.OperationState {
+	st, _ := t.s.Status(id)
+	return st.State
+}
+
+// begin starts the open operation from its first phase.
+func (t *step) begin(resumed bool) { //nolint:revive // flag-parameter: the event says it.
+	op := t.s.Op
+	op.StopBy = time.Time{}
+	t.publish(op.ID, nodeos.EventSequenceStart{Sequence: op.Sequence, Phases: len(op.Plan), Resumed: resumed})
+	t.enter(0)
+}
+
+// enter begins the phase of that index; beyond the last one the operation has
+// succeeded.
+func (t *step) enter(i int) {
+	op := t.s.Op
+	if i >= len(op.Plan) {
+		t.finishWell()
+		return
+	}
+	op.Index, op.Try, op.NotBefore, op.State = i, 1, time.Time{}, nodeos.OperationRunning
+	op.PhaseBootID = t.s.BootID
+	p := op.phase()
+	op.Phase, op.PhaseIndex, op.PhaseCount = p.Name, i+1, len(op.Plan)
+	if p.Effect == nodeos.EffectArm {
+		t.arm()
+	}
+	if p.Ends == nodeos.EndBoot {
+		t.s.LastRestart = Restart{At: t.now, Sequence: op.Sequence, Remote: op.Remote}
+	}
+}
+
+// finishWell ends an operation whose phases are all done.
+func (t *step) finishWell() {
+	if t.s.Op.Back {
+		t.finish(nodeos.OperationRolledBack, t.s.Op.Reason, t.s.Op.Message)
+		return
+	}
+	t.finish(nodeos.OperationSucceeded, "", "")
+}
+
+// finish ends the open operation and lets the waiting one begin.
+func (t *step) finish(state nodeos.OperationState, reason, message string) {
+	st := t.s.Op.OperationStatus
+	st.State, st.Reason, st.Message, st.Ended, st.Tasks = state, reason, message, t.now, nil
+	t.s.Op = nil
+	t.remember(st)
+	if t.s.Next != nil {
+		t.s.Op, t.s.Next = t.s.Next, nil
+		t.begin(false)
+	}
+}
+
+// remember keeps the result of an operation and publishes it.
+func (t *step) remember(st nodeos.OperationStatus) {
+	t.s.Recent = append(t.s.Recent, st)
+	if n := len(t.s.Recent) - maxRecent; n > 0 {
+		t.s.Recent = slices.Delete(t.s.Recent, 0, n)
+	}
+	t.publish(st.ID, nodeos.EventSequenceStop{
+		Sequence: st.Sequence, State: st.State, Reason: st.Reason, Error: st.Message, Duration: t.now.Sub(st.Started),
+	})
+}
+
+// phaseEnded takes the result of a try.
+func (t *step) phaseEnded(e PhaseEnded) {
+	op := t.s.Op
+	if op == nil || op.ID != e.OperationID || op.Index != e.Index || op.Try != e.Try || op.State != nodeos.OperationRunning {
+		return
+	}
+	p := op.phase()
+	t.publishEnd(p, e)
+	switch {
+	case e.Restart != nil:
+		op.State = nodeos.OperationRebooting
+		t.publish(op.ID, nodeos.EventRestart{Cmd: *e.Restart})
+		t.out = append(t.out, Exit{Cmd: *e.Restart})
+	case e.Failure == nil && p.Ends == nodeos.EndBoot:
+		t.failed(Failure{Reason: "RestartFailed", Message: "the machine was told to restart and did not go down"})
+	case e.Failure == nil:
+		t.phaseDone()
+	case op.Stop != nil: // what it was doing is interrupted; Stopped follows
+	default:
+		t.failed(*e.Failure)
+	}
+}
+
+func (t *step) publishEnd(p nodeos.Phase, e PhaseEnded) {
+	ev := nodeos.EventPhase{
+		Sequence: t.s.Op.Sequence, Phase: p.Name, Index: e.Index + 1, Count: len(t.s.Op.Plan),
+		Try: e.Try, Action: nodeos.ActionStop, Duration: e.Took,
+	}
+	if e.Failure != nil {
+		ev.Error = e.Failure.Message
+	}
+	t.publish(t.s.Op.ID, ev)
+}
+
+// phaseDone goes on after a phase that succeeded.
+func (t *step) phaseDone() {
+	op := t.s.Op
+	switch op.phase().Effect {
+	case nodeos.EffectCommit:
+		t.committed()
+	case nodeos.EffectRestore:
+		t.restored()
+	case nodeos.EffectNone, nodeos.EffectArm:
+	}
+	switch {
+	case op.Stop == nil:
+	case !op.Stop.Takeover && op.phase().Effect == nodeos.EffectCommit:
+		op.Stop = nil // too late to go back: it's committed
+	default:
+		return // Stopped follows
+	}
+	if op.phase().Ends == nodeos.EndDecision && t.s.Trial != nil {
+		op.State = nodeos.OperationOnTrial
+		return
+	}
+	t.enter(op.Index + 1)
+}
+
+// failed applies the phase's failure policy.
+func (t *step) failed(f Failure) {
+	op := t.s.Op
+	policy := op.phase().OnFailure
+	if op.Try <= policy.Retries && !f.Permanent {
+		op.NotBefore = t.now.Add(backoff(policy.Backoff, op.Try))
+		op.Try++
+		op.Reason, op.Message = f.Reason, f.Message
+		return
+	}
+	switch policy.Then {
+	case nodeos.BestEffort:
+		op.Reason, op.Message = f.Reason, fmt.Sprintf("phase %s failed and was passed over: %s", op.Phase, f.Message)
+		t.enter(op.Index + 1)
+	case nodeos.Pause:
+		op.State, op.Reason, op.Message = nodeos.OperationPaused, f.Reason, fmt.Sprintf("phase %s failed: %s", op.Phase, f.Message)
+	case nodeos.Fatal:
+		t.publish(op.ID, nodeos.EventFatalSequencerError{Sequence: op.Sequence, Error: f.Message})
+		t.finish(nodeos.OperationFailed, f.Reason, fmt.Sprintf("phase %s failed: %s", op.Phase, f.Message))
+	case nodeos.AbortAndUndo:
+		t.abort(f.Reason, fmt.Sprintf("phase %s failed: %s", op.Phase, f.Message))
+	default:
+		t.abort(f.Reason, f.Message)
+	}
+}
+
+// backoff is the pause before the try after the given one.
+func backoff(first time.Duration, try int) time.Duration {
+	const most = time.Minute
+	d := first
+	for range try - 1 {
+		if d >= most {
+			break
+		}
+		d *= 2
+	}
+	return min(d, most)
+}
+
+// abort ends an operation that can't go on: on a system on trial it goes
+// back, else it undoes what it did.
+func (t *step) abort(reason, message string) {
+	op := t.s.Op
+	switch {
+	case op.Back: // there is nothing behind the way back
+		op.State, op.Reason, op.Message = nodeos.OperationPaused, reason, message
+	case t.onTrial() && t.ofTrial(op):
+		t.goBack(reason, message)
+	default:
+		t.undo(nodeos.OperationFailed, reason, message)
+	}
+}
+
+// undo runs the compensations of the phases that ran, then ends the operation
+// as final.
+func (t *step) undo(final nodeos.OperationState, reason, message string) {
+	op := t.s.Op
+	op.State, op.Final, op.Reason, op.Message = nodeos.OperationUndoing, final, reason, message
+	op.Try, op.NotBefore = 1, time.Time{}
+	if len(op.undoTasks()) == 0 {
+		t.undone(nil)
+	}
+}
+
+// undoTasks are the compensations of the phases that ran, last first.
+func (o *Operation) undoTasks() []nodeos.Task {
+	var out []nodeos.Task
+	for _, p := range slices.Backward(o.Plan[:min(o.Index+1, len(o.Plan))]) {
+		out = append(out, p.Undo...)
+	}
+	return out
+}
+
+func (t *step) undoEnded(e UndoEnded) {
+	if op := t.s.Op; op != nil && op.ID == e.OperationID && op.State == nodeos.OperationUndoing {
+		t.undone(e.Failure)
+	}
+}
+
+// undone ends an operation whose compensations ended.
+func (t *step) undone(f *Failure) {
+	op := t.s.Op
+	message := op.Message
+	if f != nil { // the next boot may still try the new system: stay armed
+		message += "; undoing it failed too: " + f.Message
+	} else if t.ofTrial(op) && t.s.Trial.BootID == "" {
+		t.s.Trial = nil
+	}
+	t.finish(op.Final, op.Reason, message)
+}
+
+// stopped goes on once what was to stop has stopped.
+func (t *step) stopped(e Stopped) {
+	op := t.s.Op
+	if op == nil || op.ID != e.OperationID || op.Stop == nil || op.State == nodeos.OperationRebooting {
+		return
+	}
+	stop := *op.Stop
+	op.Stop = nil
+	switch {
+	case !stop.Takeover && t.onTrial() && t.ofTrial(op):
+		t.goBack(stop.Reason, stop.Message)
+	case t.ofTrial(op) || op.Back:
+		// The trial goes on without its operation; the deadline stands.
+		t.finish(nodeos.OperationCanceled, stop.Reason, stop.Message)
+	default:
+		t.undo(nodeos.OperationCanceled, stop.Reason, stop.Message)
+	}
+}
+
+// ticked does what is due.
+func (t *step) ticked() {
+	if next := t.s.Next; next != nil && !t.now.Before(next.StopBy) {
+		t.s.Next = nil
+		st := next.OperationStatus
+		st.State, st.Ended, st.Reason = nodeos.OperationFailed, t.now, "TakeoverTimeout"
+		st.Message = fmt.Sprintf("operation %s (%s) did not stop within %s", t.s.Op.ID, t.s.Op.Sequence, takeoverGrace)
+		t.remember(st)
+	}
+	t.deadline()
+}
+
+// ActivityKind is what should be going on.
+type ActivityKind int
+
+// The kinds of activity.
+const (
+	// Idle runs nothing.
+	Idle ActivityKind = iota
+	// RunPhase runs the tasks of the current phase.
+	RunPhase
+	// RunUndo runs compensations.
+	RunUndo
+	// Stopping ends what runs, then says Stopped.
+	Stopping
+)
+
+// Activity is what should be going on in a state.
+type Activity struct {
+	// Kind is what.
+	Kind ActivityKind
+	// OperationID, Index and Try tell one activity from another.
+	OperationID string
+	// Index is the phase, from 0.
+	Index int
+	// Try is the try, from 1.
+	Try int
+	// Back tells the way back from the way forth.
+	Back bool
+}
+
+// ActivityOf says what should be going on now.
+func ActivityOf(s State, now time.Time) Activity {
+	op := s.Op
+	if op == nil {
+		return Activity{}
+	}
+	a := Activity{OperationID: op.ID, Index: op.Index, Try: op.Try, Back: op.Back}
+	switch {
+	case op.State == nodeos.OperationRebooting:
+		return Activity{}
+	case op.Stop != nil:
+		a.Kind = Stopping
+	case op.State == nodeos.OperationUndoing:
+		a.Kind = RunUndo
+	case op.State == nodeos.OperationRunning && !now.Before(op.NotBefore):
+		a.Kind = RunPhase
+	default:
+		return Activity{}
+	}
+	return a
+}
+
+// Wake is when something is due by itself; false when nothing is.
+func Wake(s State, now time.Time) (time.Time, bool) {
+	var out time.Time
+	earliest := func(at time.Time) {
+		if out.IsZero() || at.Before(out) {
+			out = at
+		}
+	}
+	if s.Op != nil && s.Op.State == nodeos.OperationRunning && s.Op.NotBefore.After(now) {
+		earliest(s.Op.NotBefore)
+	}
+	if s.Next != nil {
+		earliest(s.Next.StopBy)
+	}
+	if s.deadlineApplies() {
+		earliest(s.Trial.Deadline)
+	}
+	return out, !out.IsZero()
+}

@@ -1,0 +1,227 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package runner
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+)
+
+// arm opens the trial of the operation's image; it's on disk before the
+// firmware is told.
+func (t *step) arm() {
+	op := t.s.Op
+	if t.ofTrial(op) {
+		return // begun again after a crash: the deadline stands
+	}
+	request, err := nodeos.UnmarshalRequest(op.Request)
+	r, ok := request.(nodeos.UpgradeRequest)
+	if err != nil || !ok {
+		return // Plan gives this effect to upgrade requests alone
+	}
+	window := r.CommitDeadline
+	if window == 0 {
+		window = nodeos.DefaultCommitDeadline
+	}
+	on := r.OnDeadline
+	if on == "" {
+		on = nodeos.DeadlineRollback
+	}
+	op.TrialID = op.ID
+	t.s.Trial = &nodeos.Trial{
+		OperationID: op.ID, Caller: op.Caller,
+		Image:      nodeos.Image{Ref: r.Image, Product: r.Product, Version: r.Version},
+		From:       t.s.Running,
+		FromBootID: t.s.BootID, ArmedAt: t.now, Deadline: t.now.Add(window), Window: window, OnDeadline: on,
+	}
+	t.publishTrial("armed", "")
+}
+
+func (t *step) publishTrial(what, message string) {
+	tr := t.s.Trial
+	t.publish(tr.OperationID, nodeos.EventTrial{What: what, Digest: tr.Image.Ref.Digest, Deadline: tr.Deadline, Message: message})
+}
+
+// ofTrial says whether the operation armed the open trial, or ends it.
+func (t *step) ofTrial(op *Operation) bool { return t.s.ofTrial(op) }
+
+func (s State) ofTrial(op *Operation) bool {
+	return op != nil && s.Trial != nil && s.Trial.OperationID == op.TrialID
+}
+
+// onTrial says whether the system on trial runs.
+func (t *step) onTrial() bool { return t.s.Trial != nil && t.s.Trial.BootID != "" }
+
+// committed ends the trial well.
+func (t *step) committed() {
+	tr := t.s.Trial
+	if tr == nil {
+		return
+	}
+	t.publishTrial("committed", "")
+	t.keep(tr.Image.Ref.Digest, tr.Image.Product, tr.Image.Version)
+	t.s.Running.Confirmed = true
+	t.s.Trial = nil
+}
+
+// keep records a committed system; the high-water mark only rises.
+func (t *step) keep(digest, product, version string) {
+	if n := len(t.s.Committed); n == 0 || t.s.Committed[n-1].Digest != digest {
+		t.s.Committed = append(t.s.Committed, nodeos.Committed{Digest: digest, Product: product, Version: version, At: t.now})
+	}
+	if n := len(t.s.Committed) - maxCommitted; n > 0 {
+		t.s.Committed = slices.Delete(t.s.Committed, 0, n)
+	}
+	high := t.s.HighWater[product]
+	if high != "" {
+		if c, err := nodeos.CompareVersions(version, high); err != nil || c <= 0 {
+			return
+		}
+	}
+	t.s.HighWater = maps.Clone(t.s.HighWater)
+	if t.s.HighWater == nil {
+		t.s.HighWater = map[string]string{}
+	}
+	t.s.HighWater[product] = version
+}
+
+// restored ends the trial on the previous system.
+func (t *step) restored() {
+	tr := t.s.Trial
+	if tr == nil {
+		return // a rollback from a committed system denies nothing
+	}
+	why := t.s.Op.Message
+	if why == "" {
+		why = "rolled back"
+	}
+	t.publishTrial("rolled-back", why)
+	t.deny(tr, why)
+}
+
+// deny closes the trial and denies its digest on this host.
+func (t *step) deny(tr *nodeos.Trial, why string) {
+	t.s.Trial = nil
+	digest := tr.Image.Ref.Digest
+	t.s.Denied = slices.DeleteFunc(t.s.Denied, func(d nodeos.Denial) bool { return d.Digest == digest })
+	t.s.Denied = append(t.s.Denied, nodeos.Denial{Digest: digest, Why: why, At: t.now, OperationID: tr.OperationID})
+	if n := len(t.s.Denied) - maxDenied; n > 0 {
+		t.s.Denied = slices.Delete(t.s.Denied, 0, n)
+	}
+}
+
+// goBack takes the way back: the open operation's, or one of the agent's own
+// when the trial has lost its operation.
+func (t *step) goBack(reason, message string) {
+	plan := nodeos.RollbackPhases()
+	if t.s.Op == nil {
+		t.own("rollback", nodeos.SequenceRollback, nodeos.RollbackRequest{}, plan)
+	}
+	op := t.s.Op
+	op.Plan, op.Back, op.Stop, op.Reason, op.Message = plan, true, nil, reason, message
+	t.enter(0)
+}
+
+// own opens an operation of the agent's own for the trial.
+func (t *step) own(what string, seq nodeos.Sequence, r nodeos.Request, plan []nodeos.Phase) {
+	id := t.s.Trial.OperationID + "/" + what
+	order := nodeos.Order{OperationID: id, Caller: agentCaller}
+	switch r.(type) {
+	case nodeos.RollbackRequest:
+		r = nodeos.RollbackRequest{Order: order}
+	default:
+		r = nodeos.PlainRequest{Order: order}
+	}
+	hash, _ := nodeos.Digest(seq, r) //nolint:errcheck // these two kinds always encode.
+	op, err := newOperation(Order{Sequence: seq, Request: r, Plan: plan}, hash, t.now)
+	if err != nil {
+		return
+	}
+	op.From, op.Digest, op.TrialID = t.s.Running.Digest, t.s.Trial.Image.Ref.Digest, t.s.Trial.OperationID
+	t.s.Op = op
+	t.publish(op.ID, nodeos.EventSequenceStart{Sequence: seq, Phases: len(plan)})
+}
+
+// deadlineApplies says whether the commit deadline means something now: not
+// while an operation is about to end the trial anyhow.
+func (s State) deadlineApplies() bool {
+	if s.Trial == nil || s.Trial.Deadline.IsZero() {
+		return false
+	}
+	op := s.Op
+	if op == nil {
+		return true
+	}
+	switch {
+	case op.Back, op.Stop != nil, op.State == nodeos.OperationUndoing, op.State == nodeos.OperationRebooting:
+		return false
+	case !s.ofTrial(op): // it has its own end; then the trial's turn comes
+		return false
+	case op.State == nodeos.OperationRunning && op.phase().Effect == nodeos.EffectCommit:
+		return false
+	}
+	return s.Trial.OnDeadline != nodeos.DeadlineCommit || op.State == nodeos.OperationOnTrial
+}
+
+// deadline does what is due when nobody committed in time.
+func (t *step) deadline() {
+	tr := t.s.Trial
+	if !t.s.deadlineApplies() || t.now.Before(tr.Deadline) {
+		return
+	}
+	message := fmt.Sprintf("nobody committed %s %s by %s", tr.Image.Product, tr.Image.Version, tr.Deadline.UTC().Format(time.RFC3339))
+	switch {
+	case tr.OnDeadline == nodeos.DeadlineHold:
+		t.publishTrial("expired", message+": holding")
+		tr.Deadline = time.Time{}
+	case tr.OnDeadline == nodeos.DeadlineCommit && t.onTrial():
+		t.publishTrial("expired", message+": committing")
+		tr.Deadline = time.Time{}
+		t.takeCommit()
+	default:
+		t.publishTrial("expired", message+": rolling back")
+		t.takeRollback("DeadlineExceeded", message)
+	}
+}
+
+// takeCommit goes on to the commit phase.
+func (t *step) takeCommit() {
+	if op := t.s.Op; op != nil {
+		op.Reason, op.Message = "", ""
+		t.enter(op.Index + 1)
+		return
+	}
+	plan := []nodeos.Phase{{
+		Name: "commit", Tasks: []nodeos.Task{{Name: nodeos.TaskCommit}}, Timeout: time.Minute,
+		OnFailure: nodeos.FailurePolicy{Retries: 3, Backoff: 2 * time.Second, Then: nodeos.Pause}, Effect: nodeos.EffectCommit,
+	}}
+	t.own("commit", nodeos.SequenceUpgrade, nodeos.PlainRequest{}, plan)
+	t.enter(0)
+}
+
+// takeRollback ends the trial by the way back, or, before the boot, by
+// undoing the switch.
+func (t *step) takeRollback(reason, message string) {
+	op := t.s.Op
+	switch {
+	case op == nil && t.onTrial():
+		t.goBack(reason, message)
+	case op == nil:
+		plan := []nodeos.Phase{{
+			Name: "disarm", Tasks: []nodeos.Task{{Name: nodeos.TaskClearNextBoot}}, Timeout: time.Minute,
+			OnFailure: nodeos.FailurePolicy{Retries: 3, Backoff: 2 * time.Second, Then: nodeos.Pause}, Effect: nodeos.EffectRestore,
+		}}
+		t.own("disarm", nodeos.SequenceRollback, nodeos.RollbackRequest{}, plan)
+		t.s.Op.Back, t.s.Op.Reason, t.s.Op.Message = true, reason, message
+		t.enter(0)
+	case op.State == nodeos.OperationOnTrial:
+		t.goBack(reason, message)
+	default: // something runs: it stops first
+		op.Stop = &Stop{Reason: reason, Message: message}
+	}
+}
