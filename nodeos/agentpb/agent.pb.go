@@ -3113,10 +3113,8 @@ func (x *LogsRequest) GetFollow() bool {
 }
 
 type LogLine struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Line  string                 `protobuf:"bytes,1,opt,name=line,proto3" json:"line,omitempty"`
-	// So many lines were lost before this one.
-	Lost          uint64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Line          string                 `protobuf:"bytes,1,opt,name=line,proto3" json:"line,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3156,13 +3154,6 @@ func (x *LogLine) GetLine() string {
 		return x.Line
 	}
 	return ""
-}
-
-func (x *LogLine) GetLost() uint64 {
-	if x != nil {
-		return x.Lost
-	}
-	return 0
 }
 
 type DeliverTrustRequest struct {
@@ -3575,10 +3566,9 @@ const file_agent_proto_rawDesc = "" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x1d\n" +
 	"\n" +
 	"tail_lines\x18\x02 \x01(\x05R\ttailLines\x12\x16\n" +
-	"\x06follow\x18\x03 \x01(\bR\x06follow\"1\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\"\x1d\n" +
 	"\aLogLine\x12\x12\n" +
-	"\x04line\x18\x01 \x01(\tR\x04line\x12\x12\n" +
-	"\x04lost\x18\x02 \x01(\x04R\x04lost\"1\n" +
+	"\x04line\x18\x01 \x01(\tR\x04line\"1\n" +
 	"\x13DeliverTrustRequest\x12\x1a\n" +
 	"\benvelope\x18\x01 \x01(\fR\benvelope\"f\n" +
 	"\x14DeliverTrustResponse\x12\x18\n" +

@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
+	"github.com/lockstep-dev/lockstep/nodeos/runner"
+	"github.com/lockstep-dev/lockstep/nodeos/wire"
+)
+
+// maxMessage bounds a refusal's text, in bytes.
+const maxMessage = 1024
+
+// clean makes a text of an error fit for the wire.
+func clean(s string) string { return foreign.Clip(s, maxMessage) }
+
+// refuse returns a status error with the details that a caller decides by.
+func refuse(code codes.Code, detail *agentpb.Refusal, format string, args ...any) error {
+	st := status.New(code, clean(fmt.Sprintf(format, args...)))
+	with, err := st.WithDetails(detail)
+	if err != nil {
+		return st.Err() // the text alone still refuses
+	}
+	return with.Err()
+}
+
+// answer turns an error of the host into the status that the caller gets.
+func (s *service) answer(err error) error {
+	detail := &agentpb.Refusal{Reason: nodeos.ReasonOf(err, "")}
+	if _, ok := status.FromError(err); ok {
+		return err // made by this package, or by gRPC
+	}
+	var (
+		locked   *nodeos.LockedError
+		fenced   *runner.FenceError
+		conflict *runner.ConflictError
+		limited  *runner.RestartLimitError
+	)
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
+	case errors.As(err, &locked):
+		detail.Retriable, detail.OperationId = true, locked.By
+		return refuse(codes.Aborted, detail, "%v", err)
+	case errors.As(err, &fenced):
+		detail.StoredFence = wire.FenceToProto(&fenced.Stored)
+		return refuse(codes.FailedPrecondition, detail, "%v", err)
+	case errors.As(err, &conflict):
+		detail.OperationId = conflict.ID
+		return refuse(codes.AlreadyExists, detail, "%v", err)
+	case errors.As(err, &limited):
+		detail.Retriable = true
+		return refuse(codes.ResourceExhausted, detail, "%v", err)
+	case errors.Is(err, nodeos.ErrInvalidSequenceData):
+		detail.Reason = "InvalidRequest"
+		return refuse(codes.InvalidArgument, detail, "%v", err)
+	case nodeos.ReasonOf(err, "") == "":
+		// Not a decision against the order: a disk, or a host that goes down.
+		detail.Reason, detail.Retriable = "NotReady", true
+		return refuse(codes.Unavailable, detail, "%v", err)
+	default:
+		var retriable interface{ Retriable() bool }
+		detail.Retriable = errors.As(err, &retriable) && retriable.Retriable()
+		return refuse(codes.FailedPrecondition, detail, "%v", err)
+	}
+}

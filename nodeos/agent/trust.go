@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+)
+
+// maxTrustFile bounds the stored trust document, in bytes.
+const maxTrustFile = 1 << 20
+
+// TrustStore keeps the host's own trust document outside the slots, in two
+// checksummed copies, so that a power cut while one is written leaves the
+// other. An image can't bring a document along: only a valid successor of the
+// stored one is taken. It is safe for concurrent use.
+type TrustStore struct {
+	dir string
+	now func() time.Time
+
+	mu      sync.Mutex
+	current *trust.Accepted
+	serial  uint64
+}
+
+// trustCopy is one stored copy.
+type trustCopy struct {
+	// Format is the version of this layout.
+	Format int `json:"format"`
+	// Serial counts the writes; the copy with the higher one is newer.
+	Serial uint64 `json:"serial"`
+	// Sum is the SHA-256 of Body, hexadecimal.
+	Sum string `json:"sum"`
+	// Body is what trust.Accepted.Marshal made.
+	Body []byte `json:"body"`
+}
+
+// OpenTrustStore reads the document that the host has. A host without one
+// accepts no image until a first document is pinned.
+func OpenTrustStore(dir string, now func() time.Time) (*TrustStore, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of the trust document: %w", err)
+	}
+	s := &TrustStore{dir: dir, now: now}
+	var broken []error
+	for i := range 2 {
+		c, err := readTrustCopy(s.path(i))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			broken = append(broken, err)
+		case c.Serial > s.serial:
+			accepted, err := trust.Load(c.Body)
+			if err != nil {
+				broken = append(broken, fmt.Errorf("%s: %w", s.path(i), err))
+				continue
+			}
+			s.current, s.serial = &accepted, c.Serial
+		}
+	}
+	if s.current == nil && len(broken) > 0 {
+		// Never start as if there had been no document: anybody could then pin one.
+		return nil, fmt.Errorf("no readable copy of the trust document in %s: %w", dir, errors.Join(broken...))
+	}
+	return s, nil
+}
+
+// Current returns the document in force now; false without one.
+func (s *TrustStore) Current() (trust.Accepted, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == nil {
+		return trust.Accepted{}, false
+	}
+	return s.current.Settle(s.now()), true
+}
+
+// Pin takes the first document of a host, whose digest came by another way
+// (the package configuration, the installer). Pinning again what is in force,
+// or an ancestor that the store has since followed, changes nothing.
+func (s *TrustStore) Pin(envelope []byte, digest trust.Digest) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil {
+		return nil // the chain of successors leads from here, not from the package
+	}
+	accepted, err := trust.Pin(envelope, digest, s.now())
+	if err != nil {
+		return err
+	}
+	return s.store(accepted)
+}
+
+// Deliver takes a document that anybody carried here. Only a successor that
+// the current document's root signed takes effect; everything else is refused
+// and changes nothing. It reports whether something changed.
+func (s *TrustStore) Deliver(envelope []byte) (trust.Accepted, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	accepted, err := trust.Accept(s.current, envelope, now)
+	if err != nil {
+		return trust.Accepted{}, false, err
+	}
+	accepted = accepted.Settle(now)
+	before, err := marshalTrust(s.current)
+	if err != nil {
+		return trust.Accepted{}, false, err
+	}
+	after, err := marshalTrust(&accepted)
+	if err != nil {
+		return trust.Accepted{}, false, err
+	}
+	if bytes.Equal(before, after) {
+		return accepted, false, nil
+	}
+	return accepted, true, s.store(accepted)
+}
+
+func marshalTrust(a *trust.Accepted) ([]byte, error) {
+	if a == nil {
+		return nil, nil
+	}
+	body, err := a.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encode the trust document: %w", err)
+	}
+	return body, nil
+}
+
+// store writes the older copy first, so that one good copy is there always.
+func (s *TrustStore) store(accepted trust.Accepted) error {
+	body, err := marshalTrust(&accepted)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(body)
+	for range 2 {
+		s.serial++
+		data, err := json.Marshal(trustCopy{Format: 1, Serial: s.serial, Sum: hex.EncodeToString(sum[:]), Body: body})
+		if err != nil {
+			return fmt.Errorf("encode the trust document: %w", err)
+		}
+		path := s.path(int(s.serial % 2)) //nolint:gosec // 0 or 1.
+		if err := renameio.WriteFile(path, data, 0o600); err != nil {
+			return fmt.Errorf("store the trust document in %s: %w", path, err)
+		}
+		// One copy on disk is enough to be in force.
+		s.current = &accepted
+	}
+	return nil
+}
+
+func (s *TrustStore) path(i int) string { return filepath.Join(s.dir, fmt.Sprintf("trust.%d", i)) }
+
+func readTrustCopy(path string) (trustCopy, error) {
+	f, err := os.Open(path) //nolint:gosec // The agent's own state.
+	if err != nil {
+		return trustCopy{}, err
+	}
+	defer func() { _ = f.Close() }()
+	data, err := io.ReadAll(io.LimitReader(f, 2*maxTrustFile))
+	if err != nil {
+		return trustCopy{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	var c trustCopy
+	if err := json.Unmarshal(data, &c); err != nil {
+		return trustCopy{}, fmt.Errorf("%s is damaged: %w", path, err)
+	}
+	if sum := sha256.Sum256(c.Body); c.Format != 1 || hex.EncodeToString(sum[:]) != c.Sum {
+		return trustCopy{}, fmt.Errorf("%s is damaged: format %d, or a checksum that doesn't fit", path, c.Format)
+	}
+	return c, nil
+}
