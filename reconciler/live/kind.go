@@ -57,6 +57,7 @@ type kind struct {
 	objects  map[key]*Object
 	finished map[key]bool
 	asOf     string
+	epoch    int
 	synced   bool
 	failures int
 	failure  error
@@ -119,9 +120,9 @@ func (k *kind) get(at key) View {
 		return View{State: Unknown}
 	}
 	if o := k.objects[at]; o != nil {
-		return View{State: Present, Object: o, AsOf: k.asOf}
+		return View{State: Present, Object: o, AsOf: k.asOf, Epoch: k.epoch}
 	}
-	return View{State: Absent, AsOf: k.asOf, Finished: k.finished[at]}
+	return View{State: Absent, AsOf: k.asOf, Epoch: k.epoch, Finished: k.finished[at]}
 }
 
 func (k *kind) state() (synced bool, failure error, changed <-chan struct{}) { //nolint:revive // The failure is a fact here, not an outcome.
@@ -373,6 +374,9 @@ func (s *turnStore) swap(next map[key]*Object, bodies map[key]*unstructured.Unst
 		}
 	}
 	// A list is the truth even if its version went back: a restored etcd.
+	if c, err := resourceversion.CompareResourceVersion(resourceVersion, k.asOf); err == nil && c < 0 {
+		k.epoch++
+	}
 	k.asOf = resourceVersion
 	return changed, true
 }

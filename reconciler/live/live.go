@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
@@ -56,6 +57,9 @@ type View struct {
 	// object that is absent as of a version older than its own apply is
 	// merely not there yet.
 	AsOf string
+	// Epoch counts how often the versions of the kind went back, as they do
+	// when etcd is restored: versions of two epochs don't compare.
+	Epoch int
 	// Finished tells of an absent Job that it had completed when it was last
 	// seen: what its TTL removed isn't missing.
 	Finished bool
@@ -207,7 +211,7 @@ func (c *Cache) WaitSynced(ctx context.Context, gk schema.GroupKind) error {
 		switch {
 		case synced:
 			return nil
-		case failure != nil:
+		case failure != nil && !(isNoMatch(failure) && c.mapper.lookup(gk, k.version) != nil):
 			return &UnwatchableError{Kind: gk, Err: failure}
 		}
 		select {
@@ -216,6 +220,23 @@ func (c *Cache) WaitSynced(ctx context.Context, gk schema.GroupKind) error {
 			return &UnwatchableError{Kind: gk, Err: fmt.Errorf("no list within %s", c.cfg.SyncTimeout)}
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+	}
+}
+
+// AwaitMapping is Mapping, but waits for a kind whose definition is on its way,
+// at most until ctx ends.
+func (c *Cache) AwaitMapping(ctx context.Context, gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
+	for {
+		changed := c.mapper.changed()
+		mapping, err := c.Mapping(gvk)
+		if err == nil || !isNoMatch(err) {
+			return mapping, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, err
 		}
 	}
 }

@@ -54,6 +54,16 @@ func ParseDigest(s string) (Digest, error) {
 	return d, nil
 }
 
+// MarshalText encodes the digest as String does.
+func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText decodes what MarshalText wrote.
+func (d *Digest) UnmarshalText(text []byte) error {
+	parsed, err := ParseDigest(string(text))
+	*d = parsed
+	return err
+}
+
 // Manager names who holds fields of an object.
 type Manager struct {
 	Name        string

@@ -1,0 +1,157 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+)
+
+// Problem is what the server would refuse.
+type Problem struct {
+	ID  payload.ObjectID
+	Err error
+}
+
+// DryRun asks the server whether it would accept the manifests, and returns
+// what it wouldn't, in the order of the manifests. Nothing is written. A
+// manifest that is unchanged and level isn't asked for. A kind whose
+// definition is among the manifests, and a namespace that is, may be missing
+// still.
+func (e *Engine) DryRun(ctx context.Context, manifests []payload.Manifest) ([]Problem, error) {
+	coming := foreseen(manifests)
+	found := make([]*Problem, len(manifests))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(max(cap(e.cfg.Shared.budget), 1))
+	for i := range manifests {
+		m := &manifests[i]
+		if m.Delete || e.isLevel(m) {
+			continue
+		}
+		group.Go(func() error {
+			err := e.tryOne(ctx, m, coming)
+			var refused *Error
+			switch {
+			case errors.As(err, &refused):
+				found[i] = &Problem{ID: m.ID, Err: err}
+				return nil
+			default:
+				return err
+			}
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var out []Problem
+	for _, p := range found {
+		if p != nil {
+			out = append(out, *p)
+		}
+	}
+	return out, nil
+}
+
+// isLevel reports whether applying the manifest would cost no request.
+func (e *Engine) isLevel(m *payload.Manifest) bool {
+	it := e.item(m.ID)
+	return it != nil && e.decide(it, m, e.cfg.Live.Get(m.ID)).step == stepNone
+}
+
+// future is what a payload brings that others of its objects need.
+type future struct {
+	kinds      map[schema.GroupKind]bool
+	namespaces map[string]bool
+}
+
+func foreseen(manifests []payload.Manifest) future {
+	f := future{kinds: map[schema.GroupKind]bool{}, namespaces: map[string]bool{}}
+	for i := range manifests {
+		m := &manifests[i]
+		switch {
+		case m.Delete:
+		case m.ID.Group == "apiextensions.k8s.io" && m.ID.Kind == "CustomResourceDefinition":
+			group, _, _ := unstructured.NestedString(m.Object.Object, "spec", "group")
+			kind, _, _ := unstructured.NestedString(m.Object.Object, "spec", "names", "kind")
+			f.kinds[schema.GroupKind{Group: group, Kind: kind}] = true
+		case m.ID.Group == "" && m.ID.Kind == "Namespace":
+			f.namespaces[m.ID.Name] = true
+		}
+	}
+	return f
+}
+
+func (e *Engine) tryOne(ctx context.Context, m *payload.Manifest, coming future) error {
+	t, err := e.tryLocate(m)
+	if err != nil {
+		if live.IsNoMatch(err) && coming.kinds[m.GVK.GroupKind()] {
+			return nil
+		}
+		return classify(m.ID, err)
+	}
+	force := true
+	_, _, err = e.wire.patch(ctx, t, types.ApplyPatchType, m.JSON, metav1.PatchOptions{
+		FieldManager: e.manager, Force: &force, DryRun: []string{metav1.DryRunAll},
+	})
+	e.cfg.Metrics.request("dry-run", outcome(err))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	err = classify(m.ID, err)
+	var refused *Error
+	if errors.As(err, &refused) && tolerable(refused, m, coming) {
+		return nil
+	}
+	return err
+}
+
+func (e *Engine) tryLocate(m *payload.Manifest) (target, error) {
+	mapping, err := e.cfg.Live.Mapping(m.GVK)
+	if err != nil {
+		return target{}, err
+	}
+	return target{mapping: mapping, namespace: m.ID.Namespace, name: m.ID.Name}, nil
+}
+
+// tolerable reports whether a refusal goes away when the payload is applied
+// in its order, or says nothing of the manifest.
+func tolerable(refused *Error, m *payload.Manifest, coming future) bool {
+	switch refused.Reason() {
+	case ReasonNamespaceMissing:
+		return coming.namespaces[m.ID.Namespace]
+	case ReasonTypeMissing:
+		return coming.kinds[m.GVK.GroupKind()]
+	case ReasonFieldImmutable:
+		return m.Replace || m.ID.Group == "batch" && m.ID.Kind == "Job"
+	case ReasonWebhookFailed:
+		return true // A webhook that forbids dry runs, or that the payload brings.
+	default:
+		return false
+	}
+}
+
+// Forget ends the set without deleting anything of it: the inventory goes, the
+// objects stay.
+func (e *Engine) Forget(ctx context.Context) error {
+	e.mu.Lock()
+	items := make([]*item, 0, len(e.items))
+	for _, it := range e.items {
+		items = append(items, it)
+	}
+	e.mu.Unlock()
+	for _, it := range slices.Clone(items) {
+		e.forget(it)
+	}
+	return e.store.destroy(ctx)
+}

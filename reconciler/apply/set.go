@@ -1,0 +1,541 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+)
+
+// definitionWait bounds the wait for a kind whose definition is in the set.
+const definitionWait = 15 * time.Second
+
+// Apply makes the object level with its manifest, by one request or none. Its
+// errors are *Error, or that of ctx.
+func (e *Engine) Apply(ctx context.Context, m *payload.Manifest, mode Mode) (Change, error) {
+	began := e.cfg.Now()
+	it, err := e.ensure(ctx, m)
+	if err != nil {
+		return Change{ID: m.ID}, err
+	}
+	it.busy.Lock()
+	defer e.settle(it)
+	ch, err := e.apply(ctx, it, m, mode)
+	ch.ID = m.ID
+	e.cfg.Metrics.took(e.cfg.Now().Sub(began))
+	return ch, err
+}
+
+// settle ends an apply: what changed meanwhile is looked at again, now that
+// the answer is recorded. An event often comes before the answer.
+func (e *Engine) settle(it *item) {
+	it.busy.Unlock()
+	if it.again.Swap(false) {
+		e.sub.Push(it.id)
+	}
+}
+
+func (e *Engine) apply(ctx context.Context, it *item, m *payload.Manifest, mode Mode) (Change, error) {
+	t, err := e.locate(ctx, m)
+	if err != nil {
+		return Change{}, err
+	}
+	view, err := e.view(ctx, m.ID)
+	if err != nil {
+		return Change{}, err
+	}
+	if m.Delete {
+		return e.carryOutDelete(ctx, it, t, view)
+	}
+	if view.State == live.Present && view.Object.Deleting {
+		if view, err = e.awaitGone(ctx, m.ID, t, view.Object); err != nil {
+			return Change{}, err
+		}
+	}
+	d := e.decide(it, m, view)
+	switch d.step {
+	case stepNone, stepDefer:
+		return e.report(it, d), nil
+	case stepFirst, stepApply, stepVerify:
+	}
+	return e.write(ctx, &job{it: it, m: m, mode: mode, t: t, view: view, decision: d})
+}
+
+// locate finds where the manifest's object lives.
+func (e *Engine) locate(ctx context.Context, m *payload.Manifest) (target, error) {
+	mapping, err := e.cfg.Live.Mapping(m.GVK)
+	if err != nil && live.IsNoMatch(err) && e.defines(m) {
+		wait, cancel := context.WithTimeout(ctx, definitionWait)
+		defer cancel()
+		mapping, err = e.cfg.Live.AwaitMapping(wait, m.GVK)
+	}
+	if m.Delete && err != nil && live.IsNoMatch(err) {
+		return target{}, nil // Nothing of a kind that isn't there has to go.
+	}
+	if err != nil {
+		return target{}, classify(m.ID, err)
+	}
+	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
+	switch {
+	case namespaced && m.ID.Namespace == "":
+		return target{}, permanent(m.ID, ReasonResourceInvalid, "the kind is namespaced, and the manifest has no namespace")
+	case !namespaced && m.ID.Namespace != "":
+		return target{}, permanent(m.ID, ReasonResourceInvalid, "the kind isn't namespaced, and the manifest has namespace %q; remove it", m.ID.Namespace)
+	}
+	return target{mapping: mapping, namespace: m.ID.Namespace, name: m.ID.Name}, nil
+}
+
+// defines reports whether the set holds a CustomResourceDefinition of the
+// manifest's group.
+func (e *Engine) defines(m *payload.Manifest) bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for id := range e.items {
+		if id.Kind == "CustomResourceDefinition" && len(id.Name) > len(m.GVK.Group) &&
+			id.Name[len(id.Name)-len(m.GVK.Group)-1:] == "."+m.GVK.Group {
+			return true
+		}
+	}
+	return false
+}
+
+// view looks into the cache; it waits for the kind's first list. A kind that
+// can't be watched gives an Unknown view.
+func (e *Engine) view(ctx context.Context, id payload.ObjectID) (live.View, error) {
+	view := e.cfg.Live.Get(id)
+	if view.State != live.Unknown {
+		return view, nil
+	}
+	err := e.cfg.Live.WaitSynced(ctx, groupKind(id))
+	var unwatchable *live.UnwatchableError
+	switch {
+	case errors.As(err, &unwatchable):
+		return view, nil
+	case err != nil:
+		return view, err
+	}
+	return e.cfg.Live.Get(id), nil
+}
+
+// step is what is to be done for an object.
+type stepKind int
+
+const (
+	stepNone   stepKind = iota // It is level.
+	stepDefer                  // It isn't, but cost too much lately.
+	stepFirst                  // It was never applied by this set.
+	stepApply                  // Its manifest changed, or it drifted.
+	stepVerify                 // One request has to tell.
+)
+
+// decision is what decide found.
+type decision struct {
+	step      stepKind
+	judgement Judgement
+	changed   bool // The manifest is another than the recorded one.
+	until     time.Time
+}
+
+// desiredOf shortens the manifest's hash as records keep it.
+func desiredOf(m *payload.Manifest) live.Digest { return live.Digest(m.Hash[:live.DigestSize]) }
+
+func groupKind(id payload.ObjectID) schema.GroupKind {
+	return schema.GroupKind{Group: id.Group, Kind: id.Kind}
+}
+
+// decide is pure but for the lock.
+func (e *Engine) decide(it *item, m *payload.Manifest, view live.View) decision {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return decide(&it.entry, &it.pace, m, e.manager, view, e.cfg.Now())
+}
+
+// decide says what an object needs, from its record, its pace and what the
+// cache shows.
+func decide(en *entry, p *pace, m *payload.Manifest, manager string, view live.View, now time.Time) decision {
+	if !en.applied() {
+		return decision{step: stepFirst, judgement: Missing, changed: true}
+	}
+	j := Judge(en.record(), groupKind(m.ID), manager, view)
+	if j == Missing && en.Finished && view.State == live.Absent {
+		j = Done
+	}
+	d := decision{step: stepNone, judgement: j}
+	switch {
+	case m.CreateOnly:
+		if j == Missing && view.State == live.Absent {
+			d.step = stepApply
+		}
+		return d
+	case en.Desired != desiredOf(m):
+		d.step, d.changed = stepApply, true
+		return d
+	case j == Level || j == Done:
+		return d
+	case j == Unclear || j == Unseen:
+		d.step, d.until = stepVerify, p.verifyAt()
+	default:
+		d.step, d.until = stepApply, p.repairAt()
+	}
+	if now.Before(d.until) {
+		d.step = stepDefer
+	}
+	return d
+}
+
+// report makes the change of an apply that cost nothing.
+func (e *Engine) report(it *item, d decision) Change {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ch := e.changeLocked(it, Unchanged)
+	ch.Finished = d.judgement == Done
+	if d.step == stepDefer {
+		ch.Action, ch.RetryAt = Deferred, d.until
+		e.due[it.id] = d.until
+	}
+	return ch
+}
+
+func (e *Engine) changeLocked(it *item, action Action) Change {
+	return Change{
+		ID: it.id, Action: action, UID: string(it.entry.UID), ResourceVersion: it.entry.ResourceVersion,
+		Adopted: it.entry.applied() && !it.entry.Created, Yielded: slices.Clone(it.entry.Yields),
+	}
+}
+
+// job is one apply in work.
+type job struct {
+	it       *item
+	m        *payload.Manifest
+	mode     Mode
+	t        target
+	view     live.View
+	decision decision
+
+	exists   bool
+	created  bool
+	replaced bool
+}
+
+// write applies the manifest and records the answer.
+func (e *Engine) write(ctx context.Context, j *job) (Change, error) {
+	if err := e.prepare(ctx, j); err != nil {
+		return Change{}, err
+	}
+	answer, err := e.send(ctx, j)
+	if err != nil {
+		e.refuse(j)
+		return Change{}, err
+	}
+	o := live.Summarize(answer)
+	if o.Deleting {
+		// An apply to a dying object succeeds without effect.
+		if _, err := e.awaitGone(ctx, j.m.ID, j.t, o); err != nil {
+			return Change{}, err
+		}
+		if answer, err = e.send(ctx, j); err != nil {
+			return Change{}, err
+		}
+		o = live.Summarize(answer)
+	}
+	for _, own := range o.Own {
+		if other := own.Manager.Value(); other != e.manager && other != adoptFrom(j.m) {
+			return Change{}, ownedByOther(j.m.ID, other[len(live.ManagerPrefix):])
+		}
+	}
+	if answer, err = e.giveUp(ctx, j, answer); err != nil {
+		return Change{}, err
+	}
+	return e.record(j, answer), nil
+}
+
+// prepare does what has to come before the patch: looks at an object that the
+// set doesn't know, takes people's fields over, yields contested ones.
+func (e *Engine) prepare(ctx context.Context, j *job) error {
+	j.exists = j.view.State == live.Present
+	if j.decision.step == stepFirst {
+		if j.view.State == live.Absent {
+			return nil
+		}
+		o, err := e.firstSight(ctx, j.m, j.t)
+		j.exists = o != nil
+		if err == nil && o != nil && o.DeletionTimestamp != nil {
+			_, err = e.awaitGone(ctx, j.m.ID, j.t, live.Summarize(o))
+			j.exists = false
+		}
+		return err
+	}
+	e.reconsiderYields(j)
+	if !j.exists {
+		return nil
+	}
+	o := j.view.Object
+	if j.decision.judgement == Drifted && j.mode == Reconciling && !j.m.ForceFields {
+		if err := e.yield(ctx, j); err != nil {
+			return err
+		}
+	}
+	_, hasEntry := o.OwnBy(e.manager)
+	if hasMigratable(o) && (j.decision.changed || !hasEntry) {
+		pick := mayMigrate(nil, "")
+		return e.rewriteFields(ctx, j.m.ID, j.t, func(o *metav1.PartialObjectMetadata) ([]metav1.ManagedFieldsEntry, error) {
+			return migrate(o.ManagedFields, e.manager, pick)
+		})
+	}
+	return nil
+}
+
+// body returns what is sent: the manifest without the fields that are left to
+// others.
+func (e *Engine) body(j *job) ([]byte, error) {
+	e.mu.RLock()
+	var drop []string
+	for _, y := range j.it.entry.Yields {
+		drop = append(drop, y.Pointer)
+	}
+	e.mu.RUnlock()
+	if j.exists {
+		drop = append(drop, j.m.IgnoreFields...)
+	}
+	if len(drop) == 0 {
+		return j.m.JSON, nil
+	}
+	content := j.m.Object.DeepCopy().Object
+	// From the back, so that an index in one pointer isn't moved by another.
+	slices.SortFunc(drop, func(a, b string) int { return -comparePointers(a, b) })
+	for _, pointer := range drop {
+		remove(content, pointer)
+	}
+	return json.Marshal(content)
+}
+
+// send patches, with a few tries for what goes away by itself, and replaces
+// the object where the manifest allows that.
+func (e *Engine) send(ctx context.Context, j *job) (*metav1.PartialObjectMetadata, error) {
+	body, err := e.body(j)
+	if err != nil {
+		return nil, fmt.Errorf("%s: encoding: %w", j.m.ID, err)
+	}
+	answer, err := e.patch(ctx, j, body)
+	var refused *Error
+	if err == nil || !errors.As(err, &refused) || refused.Reason() != ReasonFieldImmutable {
+		return answer, err
+	}
+	isJob := j.m.ID.Group == "batch" && j.m.ID.Kind == "Job"
+	if !j.m.Replace && !isJob {
+		refused.message += "; set the annotation " + payload.AnnotationReplace + ": \"true\" to have the object deleted and made anew"
+		return nil, refused
+	}
+	if err := e.makeWay(ctx, j, body); err != nil {
+		return nil, err
+	}
+	j.replaced, j.exists = true, false
+	return e.patch(ctx, j, j.m.JSON)
+}
+
+// patchTries bounds the attempts of one apply; its pauses grow from
+// patchPause.
+const (
+	patchTries = 5
+	patchPause = 60 * time.Millisecond
+)
+
+func (e *Engine) patch(ctx context.Context, j *job, body []byte) (*metav1.PartialObjectMetadata, error) {
+	force := true
+	opts := metav1.PatchOptions{FieldManager: e.manager, Force: &force}
+	pause := patchPause
+	for try := 1; ; try++ {
+		answer, created, err := e.wire.patch(ctx, j.t, types.ApplyPatchType, body, opts)
+		if err == nil {
+			e.cfg.Metrics.request("apply", appliedAs(created, answer, j))
+			j.created = created
+			return answer, nil
+		}
+		e.cfg.Metrics.request("apply", "error")
+		classified := classify(j.m.ID, err)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if try == patchTries || !quickRetry(err, classified) {
+			return nil, classified
+		}
+		if !sleep(ctx, pause) {
+			return nil, ctx.Err()
+		}
+		pause *= 3
+	}
+}
+
+// quickRetry reports whether a few more tries are worth it: a webhook that
+// timed out, a server that restarts, a resource that isn't served yet.
+func quickRetry(err, classified error) bool {
+	var e *Error
+	if !errors.As(classified, &e) || !e.Retriable() {
+		return false
+	}
+	switch e.Reason() {
+	case ReasonConflict, ReasonServerError, ReasonServerUnreachable, ReasonWebhookFailed:
+		return true
+	case ReasonTypeMissing:
+		return missingResource(err)
+	default:
+		return false
+	}
+}
+
+func appliedAs(created bool, answer *metav1.PartialObjectMetadata, j *job) string {
+	switch {
+	case created:
+		return "created"
+	case j.view.State == live.Present && j.view.Object.ResourceVersion == answer.ResourceVersion:
+		return "unchanged"
+	default:
+		return "configured"
+	}
+}
+
+// sleep waits; it reports false when ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// makeWay deletes an object whose immutable field changed, after a dry run
+// showed that the new one is valid.
+func (e *Engine) makeWay(ctx context.Context, j *job, body []byte) error {
+	err := e.wire.create(ctx, j.t, body, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: e.manager})
+	e.cfg.Metrics.request("dry-run", outcome(err))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return classify(j.m.ID, err)
+	}
+	o, err := e.read(ctx, j.t)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return classify(j.m.ID, err)
+	}
+	err = e.wire.delete(ctx, j.t, o.UID, metav1.DeletePropagationForeground)
+	e.cfg.Metrics.request("delete", outcome(err))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return classify(j.m.ID, err)
+	}
+	summary := live.Summarize(o)
+	summary.Deleting = true
+	_, err = e.awaitGone(ctx, j.m.ID, j.t, summary)
+	return err
+}
+
+// awaitGone waits until the object that dies is gone, and returns what the
+// cache shows then.
+func (e *Engine) awaitGone(ctx context.Context, id payload.ObjectID, t target, dying *live.Object) (live.View, error) {
+	wait, cancel := context.WithTimeout(ctx, e.cfg.DeletionWait)
+	defer cancel()
+	var last live.View
+	err := e.cfg.Live.Await(wait, id, func(v live.View) bool {
+		last = v
+		return v.State == live.Present && v.Object.UID != dying.UID ||
+			v.State == live.Absent && !older(v.AsOf, dying.ResourceVersion)
+	})
+	if err == nil {
+		return last, nil
+	}
+	if ctx.Err() != nil {
+		return last, ctx.Err()
+	}
+	if last.State == live.Unknown {
+		// The kind isn't watched: ask.
+		if _, err := e.read(ctx, t); apierrors.IsNotFound(err) {
+			return live.View{State: live.Absent}, nil
+		}
+	}
+	finalizers := dying.Finalizers()
+	if last.State == live.Present {
+		finalizers = last.Object.Finalizers()
+	}
+	return last, transient(id, ReasonTerminating, "the object is being deleted; %s", heldBy(finalizers))
+}
+
+func heldBy(finalizers []string) string {
+	if len(finalizers) == 0 {
+		return "it has no finalizers, so the server removes it soon"
+	}
+	return fmt.Sprintf("it waits for the finalizers %.300q", finalizers)
+}
+
+// refuse paces an object whose repair the server refused.
+func (e *Engine) refuse(j *job) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	j.it.pace.refused(e.cfg.Now())
+	if at := j.it.pace.repairAt(); !j.decision.changed {
+		e.due[j.it.id] = at
+	}
+}
+
+// record keeps the answer: it is what the object is compared with from now
+// on.
+func (e *Engine) record(j *job, answer *metav1.PartialObjectMetadata) Change {
+	o := live.Summarize(answer)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	en, now := &j.it.entry, e.cfg.Now()
+	action := e.actionLocked(j, o, now)
+	before := en.record()
+	if j.decision.step == stepFirst || j.created {
+		en.Created = j.created || en.Created && before.UID == o.UID
+	}
+	if o.UID != before.UID || j.decision.changed {
+		en.Finished = false
+	}
+	en.setRecord(recordOf(o, e.manager, desiredOf(j.m), j.view.Epoch))
+	j.it.pace.accepted()
+	delete(e.due, j.it.id)
+	if en.record() != before {
+		e.store.touch(j.it)
+	}
+	return e.changeLocked(j.it, action)
+}
+
+// actionLocked names what the apply did and paces the next; e.mu is held.
+func (e *Engine) actionLocked(j *job, o *live.Object, now time.Time) Action {
+	wrote := j.view.State != live.Present || j.view.Object.ResourceVersion != o.ResourceVersion
+	switch {
+	case j.replaced:
+		return Replaced
+	case j.decision.step == stepFirst || j.decision.changed:
+		if j.created {
+			return Created
+		}
+		return Updated
+	case j.decision.step == stepVerify:
+		j.it.pace.verified(now)
+		if !wrote || j.view.State == live.Unknown {
+			return Verified
+		}
+	default:
+		j.it.pace.contested(now)
+	}
+	e.cfg.Metrics.repaired()
+	return Repaired
+}
