@@ -189,3 +189,6 @@ func (d *Document) OpenSigned(payloadType string, raw []byte, keys []Key) (paylo
 	}
 	return e.payload, signedBy, nil
 }
+
+// PAE returns the bytes that a DSSE signature covers.
+func PAE(payloadType string, payload []byte) []byte { return dsse.PAE(payloadType, payload) }

@@ -96,7 +96,7 @@ func (f *Fetcher) Blob(ctx context.Context, s verify.Signed, dst Destination, o 
 		if w.done > before {
 			tries = 0
 		}
-		if tries++; ctx.Err() != nil || (err != nil && tries >= o.Attempts) {
+		if tries++; err != nil && (ctx.Err() != nil || tries >= o.Attempts) {
 			return Content{}, failed(s, fmt.Errorf("image %s stopped at %d of %d bytes: %w", l.Digest.Short(), w.done, l.Size, err))
 		}
 	}

@@ -1,0 +1,219 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package build
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+
+	"github.com/hiddeco/sshsig"
+	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+)
+
+// The PEM types of private keys: cosign's two, the standard ones, OpenSSH's.
+const (
+	pemSigstore = "ENCRYPTED SIGSTORE PRIVATE KEY"
+	pemCosign   = "ENCRYPTED COSIGN PRIVATE KEY"
+	pemPKCS8    = "PRIVATE KEY"
+	pemEC       = "EC PRIVATE KEY"
+	pemRSA      = "RSA PRIVATE KEY"
+	pemOpenSSH  = "OPENSSH PRIVATE KEY"
+	pemPublic   = "PUBLIC KEY"
+)
+
+// MaxKeyFile is the largest file that is read as a key, in bytes.
+const MaxKeyFile = 64 << 10
+
+// Key signs. It implements trust.SigningKey: an OpenSSH key makes SSHSIG
+// blobs, any other raw signatures.
+type Key struct {
+	signer      crypto.Signer
+	ssh         ssh.Signer // of OpenSSH keys
+	fingerprint string
+}
+
+// Password asks for the password of a key, and is called only if it has one.
+type Password func() ([]byte, error)
+
+// GenerateKey makes an ECDSA key on P-256, as cosign does.
+func GenerateKey() (*Key, error) {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate key: %w", err)
+	}
+	return newKey(k)
+}
+
+// ParseKey reads a private key: cosign's encrypted form, PKCS #8, SEC 1,
+// PKCS #1 or OpenSSH. Errors never quote the key.
+func ParseKey(b []byte, password Password) (*Key, error) {
+	block, rest := pem.Decode(b)
+	if block == nil || len(bytes.TrimSpace(rest)) != 0 {
+		return nil, errors.New("the key isn't exactly one PEM block")
+	}
+	var parsed any
+	var err error
+	switch block.Type {
+	case pemSigstore, pemCosign:
+		parsed, err = decrypt(block.Bytes, password)
+	case pemPKCS8:
+		parsed, err = x509.ParsePKCS8PrivateKey(block.Bytes)
+	case pemEC:
+		parsed, err = x509.ParseECPrivateKey(block.Bytes)
+	case pemRSA:
+		parsed, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+	case pemOpenSSH:
+		return parseOpenSSH(b, password)
+	default:
+		return nil, fmt.Errorf("the PEM block is %q, which is no private key that can sign", block.Type)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read private key: %w", err)
+	}
+	signer, ok := parsed.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("a %T can't sign", parsed)
+	}
+	return newKey(signer)
+}
+
+// decrypt opens cosign's form: scrypt and secretbox around PKCS #8.
+func decrypt(b []byte, password Password) (any, error) {
+	pass, err := ask(password)
+	if err != nil {
+		return nil, err
+	}
+	der, err := encrypted.Decrypt(b, pass)
+	if err != nil {
+		return nil, errors.New("wrong password or damaged key")
+	}
+	return x509.ParsePKCS8PrivateKey(der)
+}
+
+func parseOpenSSH(b []byte, password Password) (*Key, error) {
+	raw, err := ssh.ParseRawPrivateKey(b)
+	var missing *ssh.PassphraseMissingError
+	if errors.As(err, &missing) {
+		pass, perr := ask(password)
+		if perr != nil {
+			return nil, perr
+		}
+		raw, err = ssh.ParseRawPrivateKeyWithPassphrase(b, pass)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read OpenSSH key: %w", err)
+	}
+	if p, ok := raw.(*ed25519.PrivateKey); ok {
+		raw = *p
+	}
+	signer, ok := raw.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("a %T can't sign", raw)
+	}
+	k, err := newKey(signer)
+	if err != nil {
+		return nil, err
+	}
+	if k.ssh, err = ssh.NewSignerFromKey(signer); err != nil {
+		return nil, fmt.Errorf("read OpenSSH key: %w", err)
+	}
+	return k, nil
+}
+
+// ask calls password if there is one.
+func ask(password Password) ([]byte, error) {
+	if password == nil {
+		return nil, errors.New("the key has a password and nobody to ask for it")
+	}
+	return password()
+}
+
+func newKey(s crypto.Signer) (*Key, error) {
+	pub, err := ssh.NewPublicKey(s.Public())
+	if err != nil {
+		return nil, fmt.Errorf("fingerprint of key: %w", err)
+	}
+	return &Key{signer: s, fingerprint: ssh.FingerprintSHA256(pub)}, nil
+}
+
+// Fingerprint names the key as trust.Key.Fingerprint does.
+func (k *Key) Fingerprint() string { return k.fingerprint }
+
+// Sign signs for a trust document: see trust.SigningKey.
+func (k *Key) Sign(message []byte) ([]byte, error) {
+	if k.ssh == nil {
+		return k.signRaw(message)
+	}
+	sig, err := sshsig.Sign(bytes.NewReader(message), k.ssh, sshsig.HashSHA512, trust.Namespace)
+	if err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	return sig.Marshal(), nil
+}
+
+// signRaw signs as cosign does: SHA-256 for ECDSA and RSA, the message itself
+// for Ed25519.
+func (k *Key) signRaw(message []byte) ([]byte, error) {
+	digest, hash := message, crypto.Hash(0)
+	switch k.signer.Public().(type) {
+	case *ecdsa.PublicKey, *rsa.PublicKey:
+		sum := sha256.Sum256(message)
+		digest, hash = sum[:], crypto.SHA256
+	}
+	sig, err := k.signer.Sign(rand.Reader, digest, hash)
+	if err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	return sig, nil
+}
+
+// PublicPEM returns the public key as a PKIX block, as it stands in a trust
+// document.
+func (k *Key) PublicPEM() ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(k.signer.Public())
+	if err != nil {
+		return nil, fmt.Errorf("encode public key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der}), nil
+}
+
+// PublicSSH returns the public key as a line of authorized_keys, without the
+// line's end.
+func (k *Key) PublicSSH() (string, error) {
+	pub, err := ssh.NewPublicKey(k.signer.Public())
+	if err != nil {
+		return "", fmt.Errorf("encode public key: %w", err)
+	}
+	return string(bytes.TrimSpace(ssh.MarshalAuthorizedKey(pub))), nil
+}
+
+// PrivatePEM returns the private key: in cosign's encrypted form if there is a
+// password, as PKCS #8 if not.
+func (k *Key) PrivatePEM(password []byte) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(k.signer)
+	if err != nil {
+		return nil, fmt.Errorf("encode private key: %w", err)
+	}
+	if len(password) == 0 {
+		return pem.EncodeToMemory(&pem.Block{Type: pemPKCS8, Bytes: der}), nil
+	}
+	box, err := encrypted.Encrypt(der, password)
+	if err != nil {
+		return nil, fmt.Errorf("encrypt private key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemSigstore, Bytes: box}), nil
+}

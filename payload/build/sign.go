@@ -1,0 +1,273 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package build
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/sigstore/sigstore/pkg/signature"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload/registry"
+	"github.com/lockstep-dev/lockstep/payload/verify"
+)
+
+// The words of cosign's two formats.
+const (
+	typeSimpleSigning   = "application/vnd.dev.cosign.simplesigning.v1+json"
+	typeBundle          = "application/vnd.dev.sigstore.bundle.v0.3+json"
+	typeImageConfig     = "application/vnd.oci.image.config.v1+json"
+	annotationSignature = "dev.cosignproject.cosign/signature"
+	annotationContent   = "dev.sigstore.bundle.content"
+	annotationPredicate = "dev.sigstore.bundle.predicateType"
+	claimType           = "cosign container image signature"
+
+	maxLegacySignatures = 16
+	maxMaterial         = 1 << 20
+)
+
+// Format is one of cosign's forms of a signature.
+type Format string
+
+// The formats.
+const (
+	// Legacy is a layer under the tag sha256-<hex>.sig.
+	Legacy Format = "legacy"
+	// Bundle is a Sigstore bundle that refers to the image.
+	Bundle Format = "bundle"
+)
+
+// Formats returns the formats that a flag's value names.
+func Formats(s string) ([]Format, error) {
+	switch s {
+	case "", "both":
+		return []Format{Legacy, Bundle}, nil
+	case string(Legacy), string(Bundle):
+		return []Format{Format(s)}, nil
+	}
+	return nil, fmt.Errorf("format %q isn't legacy, bundle or both", s)
+}
+
+// Sign signs a digest in a repository and pushes the signatures; it returns
+// the digests of the manifests that hold them, for spec.desired.signatures.
+// The content must be there. cosign of version 2.6 verifies what it makes.
+func (p *Publisher) Sign(ctx context.Context, repo string, d trust.Digest, k *Key, formats []Format) ([]trust.Digest, error) {
+	if k.ssh != nil {
+		return nil, errors.New("an OpenSSH key can't sign images: use a key of `lockstep trust init` or `cosign generate-key-pair`")
+	}
+	m, err := p.client.Manifest(ctx, repo, d)
+	if err != nil {
+		return nil, fmt.Errorf("sign: %w", err)
+	}
+	var out []trust.Digest
+	for _, f := range formats {
+		var s trust.Digest
+		if f == Legacy {
+			s, err = p.signLegacy(ctx, repo, d, k)
+		} else {
+			s, err = p.signBundle(ctx, repo, m, k)
+		}
+		if err != nil {
+			return out, fmt.Errorf("sign %s@%s (%s): %w", repo, d, f, err)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// claim is what a legacy signature says (containers-signature.5).
+type claim struct {
+	Critical struct {
+		Identity struct {
+			Reference string `json:"docker-reference"`
+		} `json:"identity"`
+		Image struct {
+			Digest string `json:"docker-manifest-digest"`
+		} `json:"image"`
+		Type string `json:"type"`
+	} `json:"critical"`
+	Optional map[string]any `json:"optional"`
+}
+
+// signLegacy adds a layer to the signature manifest, unless the key signed
+// there already.
+func (p *Publisher) signLegacy(ctx context.Context, repo string, d trust.Digest, k *Key) (trust.Digest, error) {
+	layers, old, err := p.legacyLayers(ctx, repo, d)
+	if err != nil {
+		return "", err
+	}
+	var c claim
+	c.Critical.Identity.Reference, c.Critical.Image.Digest, c.Critical.Type = repo, d.String(), claimType
+	payload, err := json.Marshal(c)
+	if err != nil {
+		return "", err
+	}
+	if signedAlready(layers, payload, k) {
+		return old, nil
+	}
+	if len(layers) >= maxLegacySignatures {
+		return "", fmt.Errorf("there are %d signatures already, no verifier looks at more", len(layers))
+	}
+	sig, err := k.signRaw(payload)
+	if err != nil {
+		return "", err
+	}
+	l := bytesBlob(typeSimpleSigning, payload)
+	l.Annotations = map[string]string{annotationSignature: base64.StdEncoding.EncodeToString(sig)}
+	layers = append(layers, l)
+	config, err := imageConfig(layers)
+	if err != nil {
+		return "", err
+	}
+	a, err := newArtifact(manifest{}, typeImageConfig, config, layers)
+	if err != nil {
+		return "", err
+	}
+	return a.digest(), p.write(ctx, repo, verify.LegacyTag(d), a)
+}
+
+// legacyLayers returns the signatures that are there, and their manifest.
+func (p *Publisher) legacyLayers(ctx context.Context, repo string, d trust.Digest) ([]blob, trust.Digest, error) {
+	m, err := p.client.Tagged(ctx, repo, verify.LegacyTag(d))
+	if errors.Is(err, registry.ErrNotFound) {
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	var out []blob
+	for _, l := range m.Layers {
+		b, err := p.client.Bytes(ctx, repo, l, maxMaterial)
+		if err != nil {
+			return nil, "", err
+		}
+		out = append(out, blob{Descriptor: l, open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }})
+	}
+	return out, m.Digest, nil
+}
+
+// signedAlready reports whether one of the layers is the key's signature over
+// this payload.
+func signedAlready(layers []blob, payload []byte, k *Key) bool {
+	v, err := signature.LoadVerifier(k.signer.Public(), crypto.SHA256)
+	if err != nil {
+		return false
+	}
+	for _, l := range layers {
+		sig, err := base64.StdEncoding.DecodeString(l.Annotations[annotationSignature])
+		if err == nil && l.Digest == trust.DigestOf(payload) &&
+			v.VerifySignature(bytes.NewReader(sig), bytes.NewReader(payload)) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// imageConfig returns the config of a signature manifest as cosign writes it,
+// for registries that look into it.
+func imageConfig(layers []blob) ([]byte, error) {
+	var c struct {
+		Architecture string `json:"architecture"`
+		Created      string `json:"created"`
+		OS           string `json:"os"`
+		RootFS       struct {
+			Type    string   `json:"type"`
+			DiffIDs []string `json:"diff_ids"`
+		} `json:"rootfs"`
+		Config struct{} `json:"config"`
+	}
+	c.Created, c.RootFS.Type = "0001-01-01T00:00:00Z", "layers"
+	for _, l := range layers {
+		c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, l.Digest.String())
+	}
+	return json.Marshal(c)
+}
+
+// sigstoreBundle is a Sigstore bundle of version 0.3 that a bare key signed.
+type sigstoreBundle struct {
+	MediaType            string `json:"mediaType"`
+	VerificationMaterial struct {
+		PublicKey struct {
+			Hint string `json:"hint"`
+		} `json:"publicKey"`
+	} `json:"verificationMaterial"`
+	Envelope struct {
+		Payload     []byte       `json:"payload"`
+		PayloadType string       `json:"payloadType"`
+		Signatures  []bundledSig `json:"signatures"`
+	} `json:"dsseEnvelope"`
+}
+
+type bundledSig struct {
+	Sig []byte `json:"sig"`
+}
+
+// signBundle pushes a bundle that refers to the image.
+func (p *Publisher) signBundle(ctx context.Context, repo string, m registry.Manifest, k *Key) (trust.Digest, error) {
+	statement, err := json.Marshal(verify.NewStatement(m.Digest))
+	if err != nil {
+		return "", err
+	}
+	return p.pushBundle(ctx, repo, m, k, statement, verify.PredicateSign)
+}
+
+func (p *Publisher) pushBundle(
+	ctx context.Context, repo string, m registry.Manifest, k *Key, statement []byte, predicate string,
+) (trust.Digest, error) {
+	raw, err := makeBundle(statement, k)
+	if err != nil {
+		return "", err
+	}
+	a, err := newArtifact(manifest{
+		ArtifactType: typeBundle,
+		Subject:      &registry.Descriptor{MediaType: m.Type, Digest: m.Digest, Size: int64(len(m.Bytes))},
+		Annotations:  map[string]string{annotationContent: "dsse-envelope", annotationPredicate: predicate},
+	}, typeEmpty, []byte(emptyConfig), []blob{bytesBlob(typeBundle, raw)})
+	if err != nil {
+		return "", err
+	}
+	return a.digest(), p.write(ctx, repo, "", a)
+}
+
+// makeBundle signs a statement.
+func makeBundle(statement []byte, k *Key) ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(k.signer.Public())
+	if err != nil {
+		return nil, err
+	}
+	sig, err := k.signRaw(trust.PAE(verify.TypeInToto, statement))
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(der)
+	var b sigstoreBundle
+	b.MediaType = typeBundle
+	b.VerificationMaterial.PublicKey.Hint = base64.StdEncoding.EncodeToString(sum[:])
+	b.Envelope.Payload, b.Envelope.PayloadType = statement, verify.TypeInToto
+	b.Envelope.Signatures = []bundledSig{{Sig: sig}}
+	return json.Marshal(b)
+}
+
+// SignTree signs the files of a payload path: it returns the content of
+// verify.SignatureFile. old is what that file holds now, or nil; signatures in
+// it over the same files are kept.
+func SignTree(d trust.Digest, old []byte, k *Key) ([]byte, error) {
+	if k.ssh != nil {
+		return nil, errors.New("an OpenSSH key can't sign releases")
+	}
+	statement, err := json.Marshal(verify.NewStatement(d))
+	if err != nil {
+		return nil, err
+	}
+	return trust.SealAs(verify.TypeInToto, statement, old, k)
+}
