@@ -28,11 +28,11 @@ import (
 
 // SharedWithKinds returns the shared control plane with the definitions of the
 // declared kinds installed and served.
-func SharedWithKinds(t testing.TB) *Cluster {
-	t.Helper()
-	c := Shared(t)
-	if err := c.InstallKinds(t.Context()); err != nil {
-		t.Fatalf("install the declared kinds: %v", err)
+func SharedWithKinds(tb testing.TB) *Cluster {
+	tb.Helper()
+	c := Shared(tb)
+	if err := c.InstallKinds(tb.Context()); err != nil {
+		tb.Fatalf("install the declared kinds: %v", err)
 	}
 	return c
 }
@@ -99,7 +99,7 @@ func (c *Cluster) applyOne(ctx context.Context, client dynamic.Interface, mapper
 	}
 	options := metav1.ApplyOptions{FieldManager: "controlplane", Force: true}
 	if _, err := resource.Apply(ctx, object.GetName(), object, options); err != nil {
-		return err //nolint:wrapcheck // the caller names the object
+		return err
 	}
 	if gvk.Kind != "CustomResourceDefinition" {
 		return nil
@@ -107,7 +107,7 @@ func (c *Cluster) applyOne(ctx context.Context, client dynamic.Interface, mapper
 	err = poll(ctx, func(ctx context.Context) (bool, error) {
 		got, err := resource.Get(ctx, object.GetName(), metav1.GetOptions{})
 		if err != nil {
-			return false, err //nolint:wrapcheck // wrapped below
+			return false, err
 		}
 		return established(got), nil
 	})

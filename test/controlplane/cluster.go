@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -113,8 +114,8 @@ func (c *Cluster) stop() error {
 	var failures error
 	// The data go away with the directory, so nothing needs a graceful end; a
 	// kept directory holds what the API server had acknowledged either way.
-	for i := len(order) - 1; i >= 0; i-- {
-		failures = errors.Join(failures, procs[order[i]].kill())
+	for _, component := range slices.Backward(order) {
+		failures = errors.Join(failures, procs[component].kill())
 	}
 	if c.removeDir {
 		if err := os.RemoveAll(c.Dir); err != nil {

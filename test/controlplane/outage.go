@@ -78,7 +78,7 @@ func (c *Cluster) Restore(ctx context.Context, dir string) error {
 		if err := os.CopyFS(c.file(etcd), os.DirFS(dir)); err != nil {
 			return fmt.Errorf("copy etcd's data back: %w", err)
 		}
-		if err := os.Chmod(c.file(etcd), 0o700); err != nil {
+		if err := os.Chmod(c.file(etcd), 0o700); err != nil { //nolint:gosec // a directory: etcd must enter it
 			return fmt.Errorf("close etcd's data to others: %w", err)
 		}
 		return nil

@@ -14,7 +14,7 @@ import (
 
 // shared is the one control plane of a test binary. It is package state because
 // its life is the process's own: TestMain ends it, or the kernel does.
-var shared struct { //nolint:gochecknoglobals // see above
+var shared struct {
 	once    sync.Once
 	mu      sync.Mutex
 	cluster *Cluster
@@ -28,11 +28,11 @@ const reserve = 30 * time.Second
 // first call starts it, and compiles it where the cache doesn't hold it. Tests
 // keep apart by namespaces and names of their own. The test fails if it can't
 // be started.
-func Shared(t testing.TB) *Cluster {
-	t.Helper()
+func Shared(tb testing.TB) *Cluster {
+	tb.Helper()
 	shared.once.Do(func() {
 		ctx := context.Background() // the start belongs to the binary, not to the test that comes first
-		if d, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
+		if d, ok := tb.(interface{ Deadline() (time.Time, bool) }); ok {
 			if deadline, ok := d.Deadline(); ok {
 				limited, cancel := context.WithDeadline(ctx, deadline.Add(-reserve))
 				defer cancel()
@@ -47,7 +47,7 @@ func Shared(t testing.TB) *Cluster {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.err != nil {
-		t.Fatalf("start the shared control plane (compile it beforehand with: make controlplane): %v", shared.err)
+		tb.Fatalf("start the shared control plane (compile it beforehand with: make controlplane): %v", shared.err)
 	}
 	return shared.cluster
 }

@@ -248,7 +248,7 @@ func (c *Cluster) get(ctx context.Context, path string) (int, string, error) {
 	}
 	response, err := c.probe.Do(request)
 	if err != nil {
-		return 0, "", err //nolint:wrapcheck // url.Error names the method and the address
+		return 0, "", err // url.Error names the method and the address
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 512))

@@ -29,7 +29,7 @@ func run(ctx context.Context, stdout, stderr io.Writer) error {
 	for _, ensure := range []func(context.Context, io.Writer) (string, error){controlplane.Ensure, controlplane.EnsureKwok} {
 		path, err := ensure(ctx, stderr)
 		if err != nil {
-			return err //nolint:wrapcheck // the errors name what was compiled
+			return err // it names what was compiled
 		}
 		if _, err := fmt.Fprintln(stdout, path); err != nil {
 			return fmt.Errorf("print the path: %w", err)
