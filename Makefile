@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: The Lockstep authors
+# SPDX-License-Identifier: Apache-2.0
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# The race detector needs a C compiler; without one the tests run all the same.
+RACE ?= $(shell command -v gcc >/dev/null 2>&1 && echo -race)
+TESTFLAGS ?= $(RACE) -timeout 30m
+PKG ?= ./...
+
+TOOLS := bin/tools
+tool = $(TOOLS)/$(1)
+
+.PHONY: help
+help: ## show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build the three programs into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./cmd/...
+
+.PHONY: test
+test: controlplane ## run all tests against a real control plane (PKG=./payload/... for some)
+	go test $(TESTFLAGS) $(PKG)
+
+.PHONY: demo
+demo: build ## a Git commit becomes a running release and upgraded hosts, on this machine
+	go run ./test/demo
+
+.PHONY: e2e
+e2e: build controlplane ## run only the whole-program tests, with their output
+	go test $(TESTFLAGS) -count=1 -v ./test/e2e/...
+
+.PHONY: controlplane
+controlplane: ## compile the tests' control plane into the user's cache (once, about five minutes)
+	@go run ./test/controlplane/build
+
+.PHONY: lint
+lint: $(call tool,golangci-lint) ## run the linters that must pass
+	$(call tool,golangci-lint) run ./...
+
+.PHONY: shape
+shape: $(call tool,golangci-lint) ## show long, complex and doubled code; a mirror, not a gate
+	$(call tool,golangci-lint) run --enable-only cyclop,dupl,funlen,goconst,interfacebloat --issues-exit-code 0 ./...
+
+.PHONY: fmt
+fmt: $(call tool,golangci-lint) ## format all Go files
+	$(call tool,golangci-lint) fmt ./...
+
+.PHONY: generate
+generate: $(call tool,controller-gen) $(call tool,protoc-gen-go) $(call tool,protoc-gen-go-grpc) ## write what is generated: definitions, deep copies, protobuf
+	@command -v protoc >/dev/null || { echo 'generate: install protoc 3.21.12 (Debian: protobuf-compiler)' >&2; exit 1; }
+	$(call tool,controller-gen) object:headerFile=config/boilerplate.go.txt crd:maxDescLen=300 \
+	  paths=./config/v1alpha1 output:crd:dir=config/crd
+	PATH="$(CURDIR)/$(TOOLS):$$PATH" go generate ./nodeos/agentpb
+
+.PHONY: verify
+verify: generate lint ## fail if generated files aren't those in Git, or a linter complains
+	git diff --exit-code -- config nodeos/agentpb
+
+.PHONY: kustomize
+kustomize: ## render what an installation applies into bin/install.yaml
+	@mkdir -p bin
+	kubectl kustomize config/default > bin/install.yaml
+	@echo "bin/install.yaml: $$(grep -c '^kind:' bin/install.yaml) objects"
+
+.PHONY: clean
+clean: ## remove bin/; the cached control plane stays
+	rm -rf bin
+
+# The tools come from a module file of their own; each is built once.
+$(TOOLS)/golangci-lint: IMPORT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(TOOLS)/controller-gen: IMPORT = sigs.k8s.io/controller-tools/cmd/controller-gen
+$(TOOLS)/protoc-gen-go: IMPORT = google.golang.org/protobuf/cmd/protoc-gen-go
+$(TOOLS)/protoc-gen-go-grpc: IMPORT = google.golang.org/grpc/cmd/protoc-gen-go-grpc
+$(TOOLS)/%: go.tools.mod go.tools.sum
+	@echo "building $* (once)"
+	@mkdir -p $(TOOLS)
+	@CGO_ENABLED=0 go build -modfile=go.tools.mod -trimpath -o $@ $(IMPORT)
