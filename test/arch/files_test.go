@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const licence = "// SPDX-FileCopyrightText: The Lockstep authors\n// SPDX-License-Identifier: Apache-2.0\n\n"
+
+// file is a parsed source file.
+type file struct {
+	path   string // below the root
+	text   string
+	syntax *ast.File
+	set    *token.FileSet
+}
+
+// files parses every Go file of the root module, tests included.
+func files(t *testing.T) []file {
+	t.Helper()
+	var all []file
+	for _, p := range packages(t) {
+		paths, err := filepath.Glob(filepath.Join(p.Dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := token.NewFileSet()
+			syntax, err := parser.ParseFile(set, path, text, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			short, err := filepath.Rel(root(t), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, file{short, string(text), syntax, set})
+		}
+	}
+	return all
+}
+
+func TestEveryFileNamesItsLicence(t *testing.T) {
+	for _, f := range files(t) {
+		if !strings.HasPrefix(f.text, licence) && !ast.IsGenerated(f.syntax) {
+			t.Errorf("%s doesn't begin with the two SPDX lines and a blank one", f.path)
+		}
+	}
+}
+
+func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+	documented := map[string]bool{}
+	for _, f := range files(t) {
+		dir := filepath.Dir(f.path)
+		if strings.HasSuffix(f.path, "_test.go") {
+			continue
+		}
+		documented[dir] = documented[dir] || f.syntax.Doc != nil
+	}
+	for dir, ok := range documented {
+		if !ok {
+			t.Errorf("%s has no package comment", dir)
+		}
+	}
+}
+
+func TestEveryExportedNameIsDocumented(t *testing.T) {
+	for _, f := range files(t) {
+		if strings.HasSuffix(f.path, "_test.go") || ast.IsGenerated(f.syntax) {
+			continue
+		}
+		for _, declaration := range f.syntax.Decls {
+			for _, name := range undocumented(declaration) {
+				t.Errorf("%s: exported %s has no comment", f.set.Position(name.Pos()), name.Name)
+			}
+		}
+	}
+}
+
+// undocumented returns the exported names of a declaration that no comment
+// stands at. A comment on a group serves all its names.
+func undocumented(declaration ast.Decl) []*ast.Ident {
+	switch d := declaration.(type) {
+	case *ast.FuncDecl:
+		if d.Name.IsExported() && d.Doc == nil && exportedReceiver(d) {
+			return []*ast.Ident{d.Name}
+		}
+	case *ast.GenDecl:
+		var names []*ast.Ident
+		for _, spec := range d.Specs {
+			switch s := spec.(type) {
+			case *ast.TypeSpec:
+				if s.Name.IsExported() && s.Doc == nil && d.Doc == nil {
+					names = append(names, s.Name)
+				}
+			case *ast.ValueSpec:
+				if s.Doc != nil || s.Comment != nil || d.Doc != nil {
+					continue
+				}
+				for _, name := range s.Names {
+					if name.IsExported() {
+						names = append(names, name)
+					}
+				}
+			}
+		}
+		return names
+	}
+	return nil
+}
+
+// exportedReceiver reports whether a function is none's method or that of an
+// exported type.
+func exportedReceiver(d *ast.FuncDecl) bool {
+	if d.Recv == nil || len(d.Recv.List) == 0 {
+		return true
+	}
+	at := d.Recv.List[0].Type
+	for {
+		switch x := at.(type) {
+		case *ast.StarExpr:
+			at = x.X
+		case *ast.IndexExpr:
+			at = x.X
+		case *ast.IndexListExpr:
+			at = x.X
+		case *ast.Ident:
+			return x.IsExported()
+		default:
+			return true
+		}
+	}
+}
+
+func TestNothingRunsBeforeMain(t *testing.T) {
+	for _, f := range files(t) {
+		for _, declaration := range f.syntax.Decls {
+			if d, ok := declaration.(*ast.FuncDecl); ok && d.Recv == nil && d.Name.Name == "init" && !ast.IsGenerated(f.syntax) {
+				t.Errorf("%s: func init: register and compute where the value is used", f.set.Position(d.Pos()))
+			}
+		}
+	}
+}
