@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
+	"github.com/lockstep-dev/lockstep/nodeos/wire"
+)
+
+// UnreachableError says that there is no connection to a host.
+type UnreachableError struct {
+	// Host is the host's id.
+	Host string
+	// Address is what was tried last; empty if nothing was.
+	Address string
+	// Err is what came of it.
+	Err error
+}
+
+// Error implements error.
+func (e *UnreachableError) Error() string {
+	if e.Address == "" {
+		return fmt.Sprintf("host %s is unreachable: %v", e.Host, e.Err)
+	}
+	return fmt.Sprintf("host %s is unreachable at %s: %v", e.Host, e.Address, e.Err)
+}
+
+// Unwrap returns what came of the dial.
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// Reason is the condition reason: the cause's own, if it has one.
+func (e *UnreachableError) Reason() string { return nodeos.ReasonOf(e.Err, "Unreachable") }
+
+// Retriable says that the same call may pass later.
+func (e *UnreachableError) Retriable() bool { return true }
+
+// RefusedError is an agent's refusal of a call.
+type RefusedError struct {
+	// Host is the host's id, Method what was called.
+	Host, Method string
+	// Cause is the agent's word for it.
+	Cause string
+	// Message is the agent's line for people, cleaned.
+	Message string
+	// Retry says that the same order may pass later by itself.
+	Retry bool
+	// StoredFence is the fence that the agent has, where an order was refused
+	// for its own; nil otherwise. A leader raises its epoch above it, in the
+	// cluster first, and orders again.
+	StoredFence *nodeos.Fence
+	// OperationID is the operation in the way, if one is.
+	OperationID string
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("host %s refused %s: %s", e.Host, e.Method, e.Message)
+}
+
+// Reason is the condition reason.
+func (e *RefusedError) Reason() string { return e.Cause }
+
+// Retriable says whether the same order may pass later.
+func (e *RefusedError) Retriable() bool { return e.Retry }
+
+// VersionError says that an agent can't be ordered what is wanted.
+type VersionError struct {
+	// Host is the host's id; Agent and Ours are versions.
+	Host, Agent, Ours string
+	// Method is what the agent doesn't offer; empty when its version as a
+	// whole is out of range.
+	Method string
+}
+
+// Error implements error.
+func (e *VersionError) Error() string {
+	if e.Method != "" {
+		return fmt.Sprintf("agent %s of host %s doesn't offer %s to us (%s): upgrade the agent, or use a certificate of another role", e.Agent, e.Host, e.Method, e.Ours)
+	}
+	return fmt.Sprintf("agent %s of host %s is outside of what %s serves, its own minor version and the two before: upgrade the older of the two", e.Agent, e.Host, e.Ours)
+}
+
+// Reason is the condition reason.
+func (e *VersionError) Reason() string { return "AgentVersion" }
+
+// callError turns the error of a call into one of this package's.
+func callError(host, address, method string, err error) error {
+	st, ok := status.FromError(err)
+	if !ok {
+		return &UnreachableError{Host: host, Address: address, Err: err}
+	}
+	for _, detail := range st.Details() {
+		refusal, ok := detail.(*agentpb.Refusal)
+		if !ok {
+			continue
+		}
+		return &RefusedError{
+			Host: host, Method: method, Cause: foreign.Line(refusal.GetReason()), Message: foreign.Clip(st.Message(), 1024), Retry: refusal.GetRetriable(),
+			StoredFence: wire.FenceFromProto(refusal.GetStoredFence()), OperationID: foreign.Line(refusal.GetOperationId()),
+		}
+	}
+	switch st.Code() {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown:
+		return &UnreachableError{Host: host, Address: address, Err: fmt.Errorf("%s: %s", method, foreign.Clip(st.Message(), 512))}
+	default:
+		return &RefusedError{
+			Host: host, Method: method, Cause: st.Code().String(), Message: foreign.Clip(st.Message(), 1024), Retry: st.Code() == codes.ResourceExhausted,
+		}
+	}
+}
