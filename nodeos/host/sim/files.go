@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+)
+
+// ErrPowerLoss says that the power went before a write: nothing after it
+// happened.
+var ErrPowerLoss = errors.New("power loss")
+
+// Points lists the writes before which the power can go, in the order of an
+// upgrade.
+func Points() []string {
+	return []string{
+		"stage:begin", "stage:write", "stage:sync", "stage:rename",
+		"record:write", "record:rename",
+	}
+}
+
+// bootConfig is the boot configuration.
+type bootConfig struct {
+	// Format is the file's version.
+	Format int `json:"format"`
+	// Default is the slot that boots unless another one is tried.
+	Default string `json:"default"`
+	// BootID, Booted and Boots are of the current boot.
+	BootID string `json:"bootID,omitempty"`
+	Booted string `json:"booted,omitempty"`
+	Boots  int    `json:"boots,omitempty"`
+	// Slots are the slots by name.
+	Slots map[string]nodeos.Slot `json:"slots"`
+}
+
+// bootFormat is the version of boot.json.
+const bootFormat = 1
+
+// maxConfig bounds boot.json and faults.json.
+const maxConfig = 1 << 20
+
+// slotNames lists the slots of a machine.
+func slotNames() []string { return []string{"A", "B"} }
+
+// other is the slot that isn't name.
+func other(name string) string {
+	if name == "A" {
+		return "B"
+	}
+	return "A"
+}
+
+// disk is the machine's directory, with a power switch.
+type disk struct {
+	dir string
+	// power is asked before each write, with the write's name; an error is a
+	// power loss.
+	power func(point string) error
+}
+
+func (d disk) path(parts ...string) string {
+	return filepath.Join(append([]string{d.dir}, parts...)...)
+}
+
+func (d disk) image(slot string) string { return d.path("slots", slot, "image") }
+
+// read returns the boot configuration.
+func (d disk) read() (bootConfig, error) {
+	var c bootConfig
+	if err := readJSON(d.path("boot.json"), &c); err != nil {
+		return c, fmt.Errorf("read the boot configuration: %w", err)
+	}
+	if c.Format != bootFormat {
+		return c, fmt.Errorf("boot configuration has format %d, want %d", c.Format, bootFormat)
+	}
+	for _, name := range slotNames() {
+		if _, ok := c.Slots[name]; !ok {
+			return c, fmt.Errorf("boot configuration has no slot %s", name)
+		}
+	}
+	return c, nil
+}
+
+// write replaces the boot configuration, atomically.
+func (d disk) write(c bootConfig) error {
+	data, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the boot configuration: %w", err)
+	}
+	if err := d.power("record:write"); err != nil {
+		// A torn temporary file is what a real power loss leaves.
+		return errors.Join(err, os.WriteFile(d.path("boot.json.new"), data[:len(data)/2], 0o600))
+	}
+	if err := writeSynced(d.path("boot.json.new"), data); err != nil {
+		return fmt.Errorf("write the boot configuration: %w", err)
+	}
+	if err := d.power("record:rename"); err != nil {
+		return err
+	}
+	if err := os.Rename(d.path("boot.json.new"), d.path("boot.json")); err != nil {
+		return fmt.Errorf("write the boot configuration: %w", err)
+	}
+	return syncDir(d.dir)
+}
+
+// writeSynced writes a file and syncs it.
+func writeSynced(name string, data []byte) error {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // the machine's own directory.
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// syncDir makes the names in a directory last.
+func syncDir(dir string) error {
+	f, err := os.Open(dir) //nolint:gosec // the machine's own directory.
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// readJSON reads a bounded JSON file.
+func readJSON(name string, into any) error {
+	f, err := os.Open(name) //nolint:gosec // the machine's own directory.
+	if err != nil {
+		return err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if len(data) > maxConfig {
+		return fmt.Errorf("%s has more than %d bytes", filepath.Base(name), maxConfig)
+	}
+	return json.Unmarshal(data, into)
+}
+
+// faults reads faults.json; a machine without one has none.
+func (d disk) faults() (Faults, error) {
+	var f Faults
+	err := readJSON(d.path("faults.json"), &f)
+	if errors.Is(err, os.ErrNotExist) {
+		return Faults{}, nil
+	}
+	if err != nil {
+		return Faults{}, fmt.Errorf("read the faults: %w", err)
+	}
+	return f, nil
+}
+
+// SetFaults writes faults.json of the machine in dir; no faults removes it.
+func SetFaults(dir string, f Faults) error {
+	name := filepath.Join(dir, "faults.json")
+	if f == (Faults{}) {
+		err := os.Remove(name)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	data, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("encode the faults: %w", err)
+	}
+	if err := writeSynced(name+".new", data); err != nil {
+		return fmt.Errorf("write the faults: %w", err)
+	}
+	return os.Rename(name+".new", name)
+}
+
+// load returns the document in a slot after comparing its bytes with the
+// slot's record.
+func (d disk) load(s nodeos.Slot) (Document, error) {
+	data, err := os.ReadFile(d.image(s.Name))
+	if err != nil {
+		return Document{}, fmt.Errorf("read slot %s: %w", s.Name, err)
+	}
+	if got := Digest(data); got != s.Image.ContentDigest {
+		return Document{}, fmt.Errorf("slot %s holds %s, its record says %s", s.Name, got, s.Image.ContentDigest)
+	}
+	return ParseDocument(data)
+}
