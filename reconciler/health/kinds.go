@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/payload"
+)
+
+// Judge judges a live object by its kind's contract. It is pure. Health
+// expressions aren't looked at.
+func Judge(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+	if m.Wait == payload.WaitNone {
+		return Verdict{Level: true}
+	}
+	switch groupKind(m) {
+	case schema.GroupKind{Group: "batch", Kind: "Job"}:
+		return judgeJob(body)
+	case schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:
+		return judgeDefinition(body)
+	case schema.GroupKind{Group: "config.openshift.io", Kind: "ClusterOperator"}:
+		return judgeClusterOperator(m, body)
+	case schema.GroupKind{Group: payload.Group, Kind: payload.KindNodeOS}:
+		return judgeNodeOS(m, body)
+	default:
+		return judgeGeneric(m, body)
+	}
+}
+
+// judgeGeneric is kstatus.
+func judgeGeneric(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+	result, err := status.Compute(body)
+	if err != nil {
+		return Verdict{Reason: ReasonFailed, Message: "the status can't be read: " + foreign.Line(err.Error())}
+	}
+	switch result.Status {
+	case status.CurrentStatus:
+		return Verdict{Level: true}
+	case status.FailedStatus:
+		reason, message := stalled(body)
+		if reason == "" {
+			reason, message = ReasonFailed, foreign.Line(result.Message)
+		}
+		return Verdict{Failed: true, Reason: reason, Message: message}
+	case status.InProgressStatus, status.TerminatingStatus, status.NotFoundStatus, status.UnknownStatus:
+	}
+	if m.Wait == payload.WaitStarted && observed(body) {
+		return Verdict{Level: true}
+	}
+	return Verdict{Reason: ReasonInProgress, Message: foreign.Line(result.Message)}
+}
+
+// stalled returns the object's own words for having given up.
+func stalled(body *unstructured.Unstructured) (reason, message string) {
+	for _, name := range []string{"Stalled", "Failed"} {
+		if c := condition(body, name); c.status == "True" {
+			return foreign.Line(c.reason), foreign.Line(c.message)
+		}
+	}
+	return "", ""
+}
+
+// judgeJob waits for completion, unlike kstatus, which is content with a Job
+// that runs.
+func judgeJob(body *unstructured.Unstructured) Verdict {
+	if c := condition(body, "Complete"); c.status == "True" {
+		return Verdict{Level: true}
+	}
+	if c := condition(body, "Failed"); c.status == "True" {
+		return Verdict{Failed: true, Reason: "JobFailed", Message: c.words()}
+	}
+	if c := condition(body, "Suspended"); c.status == "True" {
+		return Verdict{Reason: "JobSuspended", Message: c.words()}
+	}
+	return Verdict{Reason: "JobRunning", Message: fmt.Sprintf("%d active, %d succeeded, %d failed pods",
+		number(body, "status", "active"), number(body, "status", "succeeded"), number(body, "status", "failed"))}
+}
+
+func judgeDefinition(body *unstructured.Unstructured) Verdict {
+	if c := condition(body, "NamesAccepted"); c.status == "False" {
+		return Verdict{Failed: true, Reason: "NamesNotAccepted", Message: c.words()}
+	}
+	if c := condition(body, "Established"); c.status != "True" {
+		return Verdict{Reason: "NotEstablished", Message: "the definition isn't established yet; " + c.words()}
+	}
+	return Verdict{Level: true}
+}
+
+// judgeClusterOperator is CVO's contract: available, not degraded, and at the
+// versions that the manifest lists; a missing condition counts as bad.
+func judgeClusterOperator(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+	if c := condition(body, "Available"); c.status != "True" {
+		return Verdict{Reason: "ClusterOperatorNotAvailable", Message: c.words()}
+	}
+	have := operands(body)
+	var behind []string
+	for name, want := range operands(m.Object) {
+		if have[name] != want {
+			behind = append(behind, fmt.Sprintf("%s is %q, want %q", foreign.Line(name), foreign.Line(have[name]), foreign.Line(want)))
+		}
+	}
+	if len(behind) > 0 {
+		return Verdict{Reason: "ClusterOperatorUpdating", Message: strings.Join(behind, ", ")}
+	}
+	if c := condition(body, "Degraded"); c.status != "False" {
+		return Verdict{Reason: "ClusterOperatorDegraded", Message: c.words()}
+	}
+	return Verdict{Level: true}
+}
+
+func operands(obj *unstructured.Unstructured) map[string]string {
+	field, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "status", "versions")
+	versions, _ := field.([]any)
+	out := map[string]string{}
+	for _, v := range versions {
+		entry, _ := v.(map[string]any)
+		name, _ := entry["name"].(string)
+		version, _ := entry["version"].(string)
+		if name != "" {
+			out[name] = version
+		}
+	}
+	return out
+}
+
+// judgeNodeOS waits for a pool of hosts as lockstep.dev/wait says: complete
+// means all hosts but those in quarantine, started means that one began.
+func judgeNodeOS(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+	if !observed(body) || number(body, "status", "observedGeneration") == 0 {
+		return Verdict{Reason: ReasonNotObserved, Message: "the rollout hasn't seen this NodeOS yet"}
+	}
+	if c := condition(body, "Stalled"); c.status == "True" {
+		return Verdict{Failed: true, Reason: foreign.Line(c.reason), Message: c.words()}
+	}
+	if c := condition(body, "Halted"); c.status == "True" {
+		return Verdict{Failed: true, Reason: "Halted", Message: c.words()}
+	}
+	count := func(name string) int64 { return number(body, "status", "counts", name) }
+	total, updated, quarantined := count("total"), count("updated"), count("quarantined")
+	ready := condition(body, "Ready")
+	if ready.status == "True" && updated+quarantined >= total {
+		return Verdict{Level: true}
+	}
+	if m.Wait == payload.WaitStarted && updated+count("inFlight")+count("staged") > 0 {
+		return Verdict{Level: true}
+	}
+	v := Verdict{Reason: ReasonInProgress, Message: fmt.Sprintf("%d of %d hosts updated, %d in flight, %d failed, %d in quarantine",
+		updated, total, count("inFlight"), count("failed"), quarantined)}
+	for _, c := range []conditionState{condition(body, "Paused"), condition(body, "Reconciling"), ready} {
+		if c.status == "True" && c.kind == "Paused" || c.waits() {
+			v.Waiting, v.Reason, v.Message = true, foreign.Line(c.reason), c.words()
+			break
+		}
+	}
+	return v
+}
+
+// observed reports whether the object's controller has seen its newest
+// generation. Objects without an observedGeneration count as observed.
+func observed(body *unstructured.Unstructured) bool {
+	seen, found, err := unstructured.NestedInt64(body.Object, "status", "observedGeneration")
+	return err != nil || !found || seen >= body.GetGeneration()
+}
+
+// conditionState is one condition of an object; all fields are empty if it
+// has none of that kind.
+type conditionState struct{ kind, status, reason, message string }
+
+// words are what the condition says, made safe to show.
+func (c conditionState) words() string {
+	if c.status == "" {
+		return "condition " + c.kind + " isn't reported"
+	}
+	return foreign.Line(fmt.Sprintf("%s=%s %s: %s", c.kind, c.status, c.reason, c.message))
+}
+
+// waits reports whether the condition tells of a closed maintenance window.
+func (c conditionState) waits() bool {
+	return strings.Contains(c.reason, "Window") || c.reason == "Waiting"
+}
+
+func condition(body *unstructured.Unstructured, kind string) conditionState {
+	field, _, _ := unstructured.NestedFieldNoCopy(body.Object, "status", "conditions")
+	list, _ := field.([]any)
+	for _, item := range list {
+		entry, _ := item.(map[string]any)
+		if entry["type"] != kind {
+			continue
+		}
+		c := conditionState{kind: kind}
+		c.status, _ = entry["status"].(string)
+		c.reason, _ = entry["reason"].(string)
+		c.message, _ = entry["message"].(string)
+		return c
+	}
+	return conditionState{kind: kind}
+}
+
+func number(body *unstructured.Unstructured, path ...string) int64 {
+	n, _, _ := unstructured.NestedInt64(body.Object, path...)
+	return n
+}
