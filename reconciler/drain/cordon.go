@@ -45,36 +45,35 @@ type Cordoner struct{ nodes Nodes }
 func NewCordoner(n Nodes) *Cordoner { return &Cordoner{nodes: n} }
 
 // Cordon makes the node with that name and UID unschedulable in the name of
-// attempt. Doing it again changes nothing. A node that someone else cordoned
+// owner. Doing it again changes nothing. A node that someone else cordoned
 // is left alone: ErrForeignCordon.
-func (c *Cordoner) Cordon(ctx context.Context, name, uid, attempt string) error {
+func (c *Cordoner) Cordon(ctx context.Context, name, uid, owner string) error {
 	n, err := c.get(ctx, name, uid)
 	if err != nil {
 		return fmt.Errorf("cordon %s: %w", name, err)
 	}
-	owner := n.Annotations[v1alpha1.AnnotationCordonedBy]
 	switch {
-	case n.Spec.Unschedulable && owner == attempt:
+	case n.Spec.Unschedulable && n.Annotations[v1alpha1.AnnotationCordonedBy] == owner:
 		return nil
 	case n.Spec.Unschedulable:
-		return fmt.Errorf("cordon %s for %s: %w", name, attempt, ErrForeignCordon)
+		return fmt.Errorf("cordon %s for %s: %w", name, owner, ErrForeignCordon)
 	}
 	ops := append(guards(n), ensureAnnotations(n)...)
 	ops = append(
 		ops,
-		op{"add", annotationPath, attempt},
+		op{"add", annotationPath, owner},
 		op{"add", "/spec/unschedulable", true},
 	)
 	if err := c.patch(ctx, name, ops); err != nil {
-		return fmt.Errorf("cordon %s for %s: %w", name, attempt, err)
+		return fmt.Errorf("cordon %s for %s: %w", name, owner, err)
 	}
 	return nil
 }
 
-// Uncordon makes the node schedulable again if the cordon carries attempt, and
+// Uncordon makes the node schedulable again if the cordon carries owner, and
 // takes the mark away. A cordon that carries another mark, or none, is left;
 // so is a node of another UID. Both are no errors: nothing of ours is left.
-func (c *Cordoner) Uncordon(ctx context.Context, name, uid, attempt string) error {
+func (c *Cordoner) Uncordon(ctx context.Context, name, uid, owner string) error {
 	n, err := c.get(ctx, name, uid)
 	if errors.Is(err, ErrGone) {
 		return nil
@@ -82,15 +81,15 @@ func (c *Cordoner) Uncordon(ctx context.Context, name, uid, attempt string) erro
 	if err != nil {
 		return fmt.Errorf("uncordon %s: %w", name, err)
 	}
-	if n.Annotations[v1alpha1.AnnotationCordonedBy] != attempt {
+	if n.Annotations[v1alpha1.AnnotationCordonedBy] != owner {
 		return nil
 	}
-	ops := append(guards(n), op{"test", annotationPath, attempt}, op{"remove", annotationPath, nil})
+	ops := append(guards(n), op{"test", annotationPath, owner}, op{"remove", annotationPath, nil})
 	if n.Spec.Unschedulable {
 		ops = append(ops, op{"remove", "/spec/unschedulable", nil})
 	}
 	if err := c.patch(ctx, name, ops); err != nil {
-		return fmt.Errorf("uncordon %s for %s: %w", name, attempt, err)
+		return fmt.Errorf("uncordon %s for %s: %w", name, owner, err)
 	}
 	return nil
 }

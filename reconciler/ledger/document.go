@@ -16,6 +16,8 @@ package ledger
 import (
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -90,6 +92,10 @@ type Document struct {
 type Fence struct {
 	ClusterUID string `json:"clusterUID,omitempty"`
 	Epoch      uint64 `json:"epoch"`
+	// Holder names the process that acquired it. Agents don't see it: it
+	// tells two leaders apart that came to the same epoch because the ledger
+	// was lost in between.
+	Holder string `json:"holder,omitempty"`
 }
 
 // Image is an OS image by version and digest.
@@ -140,6 +146,20 @@ type Slot struct {
 	Message string `json:"message,omitempty"`
 	// Nonce is the rerun nonce that stood on the host at the claim.
 	Nonce string `json:"nonce,omitempty"`
+}
+
+// Owner is what the cordon of this slot carries: the attempt and the epoch of
+// the claim, so that a late step of an older claim can't take it for its own.
+func (s Slot) Owner() string { return s.Attempt + "." + strconv.FormatUint(s.Epoch, 10) }
+
+// ParseOwner reads what Owner wrote; the attempt of anything else is empty.
+func ParseOwner(owner string) (attempt string, epoch uint64) {
+	attempt, digits, ok := strings.Cut(owner, ".")
+	epoch, err := strconv.ParseUint(digits, 10, 64)
+	if !ok || err != nil {
+		return "", 0
+	}
+	return attempt, epoch
 }
 
 // Pool is what must be remembered of a pool between two plans.

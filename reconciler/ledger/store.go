@@ -123,9 +123,11 @@ func (s *Store) Swap(ctx context.Context, from Snapshot, to Document) (Snapshot,
 // refuses an order because it has seen a higher epoch; the API server has the
 // new epoch before the first order carries it.
 //
+// Holder names the process that acquires it, unique to the process's life.
+//
 // A report far above what the others say is ignored: that host is a liar, or
 // its disk is damaged, and it alone goes on refusing.
-func (s *Store) Acquire(ctx context.Context, clusterUID string, reported []uint64) (Fence, error) {
+func (s *Store) Acquire(ctx context.Context, clusterUID, holder string, reported []uint64) (Fence, error) {
 	if clusterUID == "" {
 		return Fence{}, errors.New("ledger: a fence needs the cluster's UID (that of the namespace kube-system)")
 	}
@@ -139,6 +141,7 @@ func (s *Store) Acquire(ctx context.Context, clusterUID string, reported []uint6
 			return Fence{}, err
 		}
 		doc := snap.Document.Clone()
+		next.Holder = holder
 		doc.Fence = next
 		_, err = s.Swap(ctx, snap, doc)
 		switch {

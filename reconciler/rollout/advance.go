@@ -44,7 +44,7 @@ type view struct {
 	m    *Member
 	// stop says why what hasn't been activated is taken back; "" if nothing.
 	stop, stopMessage string
-	drain             bool
+	drain, older      bool
 	quorum            Quorum
 	now               time.Time
 	epoch             uint64
@@ -116,7 +116,7 @@ func (v view) claimed(s ledger.Slot) ledger.Slot {
 	switch {
 	case !v.drain:
 		return v.to(s, ledger.Drained, "", "")
-	case n.cordonedFor(s.Attempt):
+	case n.cordonedFor(s):
 		return v.to(s, ledger.Draining, "", "")
 	case n.Unschedulable:
 		return v.to(s, ledger.Aborted, ReasonForeignCordon, "someone else cordoned the node")
@@ -196,7 +196,7 @@ func (v view) stillOurs(s ledger.Slot) (ledger.Slot, bool) {
 		return v.to(s, ledger.Aborted, v.stop, v.stopMessage), true
 	case v.drain && !n.Unschedulable:
 		return v.to(s, ledger.Aborted, ReasonUncordoned, "someone made the node schedulable again"), true
-	case v.drain && n.CordonedBy != s.Attempt:
+	case v.drain && n.CordonedBy != s.Owner():
 		return v.to(s, ledger.Aborted, ReasonForeignCordon, "the cordon isn't ours any more"), true
 	}
 	return s, false
@@ -263,7 +263,7 @@ func (v view) gatesFailing(s ledger.Slot) ledger.Slot {
 	if !v.late(s.VerifyingSince, v.pool.GateTimeout+v.pool.Soak) {
 		return s
 	}
-	if v.pool.HaltOnFailure {
+	if v.pool.HaltOnFailure || v.m.Agent.Facts.Booted.Confirmed {
 		return v.to(s, ledger.Quarantined, ReasonGatesFailed, v.m.Health.Blocking)
 	}
 	return v.to(s, ledger.RollingBack, ReasonGatesFailed, v.m.Health.Blocking)
@@ -289,7 +289,7 @@ func (v view) committing(s ledger.Slot) ledger.Slot {
 
 // releasing: uncordon if it's ours, then free; never the other way round.
 func (v view) releasing(s ledger.Slot) ledger.Slot {
-	if v.m.Node.CordonedBy == s.Attempt {
+	if v.m.Node.CordonedBy == s.Owner() {
 		return s
 	}
 	return v.to(s, ledger.Idle, "", "")
@@ -392,6 +392,6 @@ func describe(b nodeos.Booted) string {
 	return fmt.Sprintf("%s (%s)", orDefault(b.Version, "an unknown version"), orDefault(b.Digest, "no digest"))
 }
 
+// activateID is the operation that boots the target; commit and rollback end
+// its trial and carry the same id.
 func activateID(s ledger.Slot) string { return s.Attempt + "-activate" }
-func commitID(s ledger.Slot) string   { return s.Attempt + "-commit" }
-func rollbackID(s ledger.Slot) string { return s.Attempt + "-rollback" }

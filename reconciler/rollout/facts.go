@@ -57,15 +57,20 @@ type Node struct {
 	// ReadySince is when Ready last changed.
 	ReadySince    time.Time
 	Unschedulable bool
-	// CordonedBy is the attempt that our annotation names; empty: none.
+	// CordonedBy is what our annotation says, a slot's Owner; empty: none.
 	CordonedBy   string
 	BootID       string
 	ControlPlane bool
 }
 
-// cordonedFor says that the node is cordoned and says it's by that attempt.
-func (n Node) cordonedFor(attempt string) bool {
-	return n.Unschedulable && attempt != "" && n.CordonedBy == attempt
+// cordonedFor says that the node is cordoned and says it's for that slot.
+func (n Node) cordonedFor(s ledger.Slot) bool {
+	return n.Unschedulable && n.CordonedBy == s.Owner()
+}
+
+// owner reads the attempt and the epoch out of our annotation.
+func (n Node) owner() (attempt string, epoch uint64) {
+	return ledger.ParseOwner(n.CordonedBy)
 }
 
 // Agent is what the host's agent says. Facts is nil while it can't be reached.
@@ -161,6 +166,9 @@ type Step struct {
 	Force bool
 	// Drain says whether the node must be cordoned by us (StepActivate).
 	Drain bool
+	// AutoCommit leaves the commit to the host's own checks: the reconciler
+	// itself goes down with it (StepActivate).
+	AutoCommit bool
 	// Rollback marks an order that goes back to an older, committed version.
 	Rollback bool
 }

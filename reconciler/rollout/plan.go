@@ -200,7 +200,7 @@ func (p *planner) freed(m *Member, s ledger.Slot, from ledger.State) {
 }
 
 func (p *planner) view(m *Member, s ledger.Slot) view {
-	v := view{pool: p.pool, m: m, drain: p.drains(), quorum: p.in.Quorum, now: p.now, epoch: p.in.Epoch}
+	v := view{pool: p.pool, m: m, drain: p.drains(), older: p.older(), quorum: p.in.Quorum, now: p.now, epoch: p.in.Epoch}
 	v.stop, v.stopMessage = p.stops(m, s)
 	return v
 }

@@ -157,12 +157,16 @@ func (p *planner) adopted(m *Member) (ledger.Slot, bool) {
 		s.Attempt, s.ActivatedAt, s.PrevBootID, s.PrevDigest = attempt, p.now, t.FromBootID, t.From.Digest
 		s.Target = ledger.Image{Version: t.Image.Version, Digest: t.Image.Ref.Digest}
 		s.Ref, s.State = t.Image.Ref.String(), ledger.Rebooting
+		if by, epoch := m.Node.owner(); by == attempt {
+			s.Epoch = epoch
+		}
 		return s, true
 	}
-	if !m.Node.Unschedulable || m.Node.CordonedBy == "" || p.now.Sub(p.rec.Since) >= adoptFor || !knows(f, m.Node.CordonedBy) {
+	attempt, epoch := m.Node.owner()
+	if !m.Node.Unschedulable || attempt == "" || p.now.Sub(p.rec.Since) >= adoptFor || !knows(f, attempt) {
 		return ledger.Slot{}, false
 	}
-	s.Attempt, s.State = m.Node.CordonedBy, ledger.Aborted
+	s.Attempt, s.Epoch, s.State = attempt, epoch, ledger.Aborted
 	if p.updated(m) {
 		s.State = ledger.Releasing
 	}

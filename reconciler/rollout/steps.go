@@ -30,20 +30,22 @@ func (v view) act(s ledger.Slot) []Step {
 		if f == nil || f.BootID != s.PrevBootID || runs(f, activateID(s)) {
 			return nil
 		}
-		return step(StepActivate, activateID(s))
+		out := step(StepActivate, activateID(s))
+		out[0].AutoCommit, out[0].Rollback = v.m.Carries && !v.drain, v.older
+		return out
 	case ledger.Committing:
 		if f == nil || f.BootID != s.TrialBootID {
 			return nil
 		}
-		return step(StepCommit, commitID(s))
+		return step(StepCommit, activateID(s))
 	case ledger.RollingBack:
 		back := f != nil && f.Booted.Digest != s.Target.Digest && f.Trial == nil && !runs(f, activateID(s))
-		if f == nil || back || runs(f, rollbackID(s)) {
+		if f == nil || back || undoing(f) {
 			return nil
 		}
-		return step(StepRollback, rollbackID(s))
+		return step(StepRollback, activateID(s))
 	case ledger.Releasing, ledger.Aborted, ledger.RolledBack:
-		if v.m.Node.CordonedBy == s.Attempt && (s.State != ledger.RolledBack || (f != nil && v.m.Node.Ready && v.m.Node.BootID == f.BootID)) {
+		if v.m.Node.CordonedBy == s.Owner() && (s.State != ledger.RolledBack || (f != nil && v.m.Node.Ready && v.m.Node.BootID == f.BootID)) {
 			return step(StepUncordon, "")
 		}
 	default:
@@ -55,6 +57,11 @@ func (v view) act(s ledger.Slot) []Step {
 // ended it. One on trial isn't running: it waits for the next order.
 func runs(f *nodeos.HostFacts, id string) bool {
 	return f.Operation != nil && f.Operation.ID == id && !f.Operation.State.Done()
+}
+
+// undoing says that the agent is on its way back by itself.
+func undoing(f *nodeos.HostFacts) bool {
+	return f.Operation != nil && f.Operation.State == nodeos.OperationUndoing
 }
 
 // Permit says whether a step may be done now, given the Node as the API server
@@ -70,7 +77,7 @@ func Permit(s Step, n Node, f *nodeos.HostFacts) error {
 			return fmt.Errorf("%s: the agent of %s can't be asked now", s.Kind, s.Node)
 		}
 	case StepEvict:
-		if !n.cordonedFor(s.Attempt) {
+		if !n.cordonedFor(s.Slot) {
 			return fmt.Errorf("%s: node %s isn't cordoned by %s any more", s.Kind, s.Node, s.Attempt)
 		}
 		return nil
@@ -96,7 +103,7 @@ func Permit(s Step, n Node, f *nodeos.HostFacts) error {
 
 func permitActivate(s Step, n Node, f *nodeos.HostFacts) error {
 	switch {
-	case s.Drain && !n.cordonedFor(s.Attempt):
+	case s.Drain && !n.cordonedFor(s.Slot):
 		return fmt.Errorf("activate: node %s isn't cordoned by %s any more", s.Node, s.Attempt)
 	case f.BootID != s.Slot.PrevBootID:
 		return fmt.Errorf("activate: %s is in boot %s, was in %s", s.Node, f.BootID, s.Slot.PrevBootID)

@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/reconciler/drain"
+	"github.com/lockstep-dev/lockstep/reconciler/gate"
+	"github.com/lockstep-dev/lockstep/reconciler/ledger"
+	"github.com/lockstep-dev/lockstep/reconciler/rollout"
+)
+
+// run is one pass over one pool.
+type run struct {
+	e      *Executor
+	pool   rollout.Pool
+	nodeOS *v1alpha1.NodeOS
+	checks *gate.Checks
+	fence  ledger.Fence
+	obs    Observation
+
+	mu     sync.Mutex
+	fenced []uint64
+	out    Result
+}
+
+// observe gathers what the plan is made from. Hosts in flight are asked now;
+// of the others what was seen last will do, since no step that disrupts
+// follows without asking again.
+func (r *run) observe(ctx context.Context, doc ledger.Document) (rollout.Input, error) {
+	slots := map[string]ledger.Slot{}
+	for uid, s := range doc.Slots {
+		if s.Pool == r.pool.UID {
+			slots[uid] = s
+		}
+	}
+	obs, err := r.e.cfg.World.Observe(ctx, r.nodeOS, slots)
+	if err != nil {
+		return rollout.Input{}, fmt.Errorf("observe the pool %s: %w", r.pool.Name, err)
+	}
+	r.obs = obs
+	var flying []int
+	for i := range obs.Members {
+		m := &obs.Members[i]
+		m.Agent = r.e.cfg.Agents.Observed(obs.HostIDs[m.Node.UID])
+		if m.Agent.Facts != nil {
+			m.Agent.Problem = mismatch(m.Node, m.Agent.Facts)
+		}
+		if _, ok := slots[m.Node.UID]; ok {
+			flying = append(flying, i)
+		}
+	}
+	r.each(ctx, len(flying), func(ctx context.Context, i int) {
+		m := &obs.Members[flying[i]]
+		r.ask(ctx, m, slots[m.Node.UID])
+	})
+	return rollout.Input{
+		Pool: r.pool, Members: obs.Members, Ledger: doc, Epoch: r.fence.Epoch,
+		GlobalLimit: r.e.cfg.GlobalLimit, ClusterNodes: obs.ClusterNodes, Quorum: obs.Quorum,
+	}, ctx.Err()
+}
+
+// mismatch says why the facts aren't those of the node; empty if they may be.
+func mismatch(n rollout.Node, f *nodeos.HostFacts) string {
+	if f.NodeName != "" && f.NodeName != n.Name {
+		return foreign.Line("the agent says that it's on node " + f.NodeName)
+	}
+	return ""
+}
+
+// ask brings what's known of a host in flight up to date.
+func (r *run) ask(ctx context.Context, m *rollout.Member, s ledger.Slot) {
+	id := r.obs.HostIDs[m.Node.UID]
+	facts, err := r.e.cfg.Agents.Facts(ctx, id)
+	if err != nil {
+		m.Agent.Facts, m.Agent.Problem = nil, foreign.Line(err.Error())
+	} else {
+		m.Agent.Facts, m.Agent.Problem = &facts, mismatch(m.Node, &facts)
+		if m.Agent.Problem != "" {
+			m.Agent.Facts = nil
+		}
+	}
+	switch s.State {
+	case ledger.Claimed, ledger.Draining, ledger.Drained:
+		report, err := r.e.cfg.Evictor.Inspect(ctx, r.drainOf(m.Node.Name), r.e.cfg.Now())
+		if err != nil {
+			m.Pods = rollout.Pods{Blocking: foreign.Line(err.Error())}
+			return
+		}
+		m.Pods = rollout.Pods{Known: true, Remaining: report.Remaining, Blocking: report.Blocking()}
+	case ledger.Verifying, ledger.Lost, ledger.Rebooting:
+		if m.Agent.Facts != nil {
+			m.Health = r.e.cfg.World.Health(ctx, s, m.Agent.Facts, r.checks)
+		}
+	default:
+	}
+}
+
+func (r *run) drainOf(node string) drain.Request {
+	policy := r.e.cfg.Spare
+	policy.Force = policy.Force || r.nodeOS.Spec.Drain.Force
+	policy.GracePeriodSeconds = -1
+	if g := r.nodeOS.Spec.Drain.GracePeriodSeconds; g != nil {
+		policy.GracePeriodSeconds = *g
+	}
+	return drain.Request{Node: node, KubeletDead: r.obs.Dead[node], Policy: policy}
+}
+
+// perform does the steps, several at once.
+func (r *run) perform(ctx context.Context, steps []rollout.Step) error {
+	r.each(ctx, len(steps), func(ctx context.Context, i int) {
+		s := steps[i]
+		err := r.do(ctx, s)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if err == nil {
+			r.out.Done = append(r.out.Done, s)
+			return
+		}
+		r.out.Problems = append(r.out.Problems, Problem{Host: s.Node, Step: s.Kind, Err: err})
+		var fenced FencedError
+		if errors.As(err, &fenced) && fenced.Stored().ClusterUID == r.fence.ClusterUID {
+			r.fenced = append(r.fenced, fenced.Stored().Epoch)
+		}
+	})
+	if len(r.fenced) > 0 {
+		// An agent has seen a higher epoch than ours: raise it in the cluster
+		// first. If it's another leader's, the next pass finds out there.
+		return r.refence(ctx)
+	}
+	return nil
+}
+
+// refence raises our fence, unless another leader has taken over.
+func (r *run) refence(ctx context.Context) error {
+	snap, err := r.e.cfg.Ledger.Load(ctx)
+	if err != nil {
+		return err
+	}
+	if f := snap.Document.Fence; f.Epoch > r.fence.Epoch || f.Epoch == r.fence.Epoch && f != r.fence {
+		return fmt.Errorf("%w: epoch %d, ours is %d", ledger.ErrSuperseded, snap.Document.Fence.Epoch, r.fence.Epoch)
+	}
+	return r.e.Lead(ctx, r.fenced)
+}
+
+// each calls f for 0 to n-1 on at most Workers goroutines, and waits for them.
+func (r *run) each(ctx context.Context, n int, f func(context.Context, int)) {
+	one := func(i int) {
+		ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+		defer cancel()
+		f(ctx, i)
+	}
+	if workers := min(n, r.e.cfg.Workers); workers > 1 {
+		var wg sync.WaitGroup
+		next := make(chan int)
+		for range workers {
+			wg.Go(func() {
+				for i := range next {
+					one(i)
+				}
+			})
+		}
+		for i := range n {
+			next <- i
+		}
+		close(next)
+		wg.Wait()
+		return
+	}
+	for i := range n {
+		one(i)
+	}
+}
+
+// do performs one step, after a last look.
+func (r *run) do(ctx context.Context, s rollout.Step) error {
+	switch s.Kind {
+	case rollout.StepCordon:
+		return r.e.cfg.Cordoner.Cordon(ctx, s.Node, s.NodeUID, s.Slot.Owner())
+	case rollout.StepUncordon:
+		return r.e.cfg.Cordoner.Uncordon(ctx, s.Node, s.NodeUID, s.Slot.Owner())
+	default:
+	}
+	n, err := r.e.cfg.World.Node(ctx, s.Node)
+	if err != nil {
+		return err
+	}
+	if s.Kind == rollout.StepEvict {
+		if err := rollout.Permit(s, n, nil); err != nil {
+			return err
+		}
+		req := r.drainOf(s.Node)
+		req.Delete = s.Force
+		_, err := r.e.cfg.Evictor.Round(ctx, req, r.e.cfg.Now())
+		return err
+	}
+	return r.order(ctx, s, n)
+}
+
+// order gives an agent an order, on facts that it gave in this step.
+func (r *run) order(ctx context.Context, s rollout.Step, n rollout.Node) error {
+	id := r.obs.HostIDs[s.NodeUID]
+	facts, err := r.e.cfg.Agents.Facts(ctx, id)
+	if err != nil {
+		return err
+	}
+	if why := mismatch(n, &facts); why != "" {
+		return fmt.Errorf("%s: %s", s.Kind, why)
+	}
+	if err := rollout.Permit(s, n, &facts); err != nil {
+		return err
+	}
+	ref, err := nodeos.ParseImageRef(s.Slot.Ref)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Kind, err)
+	}
+	o := Order{
+		Kind: s.Kind, OperationID: s.OperationID, Attempt: s.Attempt,
+		Fence:  nodeos.Fence{ClusterUID: r.fence.ClusterUID, Epoch: r.fence.Epoch},
+		Image:  nodeos.Image{Ref: ref, Product: r.pool.Product, Version: s.Slot.Target.Version},
+		Digest: s.Slot.Target.Digest,
+	}
+	if s.Kind == rollout.StepActivate {
+		o.CommitDeadline, o.OnDeadline, o.AutoCommit = r.pool.CommitDeadline, nodeos.DeadlineRollback, s.AutoCommit
+		if r.pool.HaltOnFailure {
+			o.OnDeadline = nodeos.DeadlineHold
+		}
+	}
+	if s.Kind == rollout.StepRollback {
+		o.Digest = s.Slot.PrevDigest
+	}
+	return r.e.cfg.Agents.Order(ctx, id, o)
+}
