@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package taskgraph
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+)
+
+// effectiveLevels returns the run level of each manifest. One whose file name
+// has none keeps the place that its name has among the others, as in CVO.
+func (b *builder) effectiveLevels() []int {
+	levels := make([]int, len(b.manifests))
+	current := 0
+	for i := range b.manifests {
+		if l := b.manifests[i].RunLevel; l >= 0 {
+			current = l
+		}
+		levels[i] = current
+	}
+	return levels
+}
+
+// levels adds a chain of run levels. Manifests of which skip holds are left
+// out; it may be nil. The returned nodes are those of the first level.
+func (b *builder) levels(levels []int, skip func(i int) bool) []int {
+	order := make([]int, 0, len(levels))
+	for i := range levels {
+		if skip == nil || !skip(i) {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(levels[x], levels[y]) })
+	var first, before []int
+	for len(order) > 0 {
+		level := levels[order[0]]
+		n := slices.IndexFunc(order, func(i int) bool { return levels[i] != level })
+		if n < 0 {
+			n = len(order)
+		}
+		starts, ends := b.level(level, order[:n])
+		if before == nil {
+			first = starts
+		} else {
+			b.linkAll(before, starts, "before "+strconv.Itoa(level))
+		}
+		before, order = ends, order[n:]
+	}
+	return first
+}
+
+// level adds the components of one run level and returns the first and the
+// last nodes of each.
+func (b *builder) level(level int, tasks []int) (starts, ends []int) {
+	var names []string
+	components := map[string][]int{}
+	for _, i := range tasks {
+		name := b.manifests[i].Component
+		if _, known := components[name]; !known {
+			names = append(names, name)
+		}
+		components[name] = append(components[name], i)
+	}
+	for _, name := range names {
+		start, end := b.component(level, name, components[name])
+		starts, ends = append(starts, start), append(ends, end)
+	}
+	return starts, ends
+}
+
+// component adds the manifests of one component, one node up to each Job, one
+// for the Job and one for what follows.
+func (b *builder) component(level int, name string, tasks []int) (start, end int) {
+	start, end = -1, -1
+	label := strconv.Itoa(level) + "/" + name
+	for len(tasks) > 0 {
+		n := slices.IndexFunc(tasks, func(i int) bool { return isJob(&b.manifests[i]) })
+		switch {
+		case n < 0:
+			n = len(tasks)
+		case n == 0:
+			n = 1
+		}
+		next := b.node(label, level, name, tasks[:n:n]...)
+		if end >= 0 {
+			b.link(end, next, false)
+		} else {
+			start = next
+		}
+		end, tasks = next, tasks[n:]
+	}
+	return start, end
+}
+
+// rollBack puts what is marked rollback-first before all levels: the hosts'
+// systems go back before the software that the newer ones may rely on.
+func (b *builder) rollBack() {
+	levels := b.effectiveLevels()
+	marked := func(i int) bool { return b.manifests[i].RollbackFirst }
+	var early []int
+	for i := range levels {
+		if marked(i) {
+			early = append(early, i)
+		}
+	}
+	if len(early) == 0 {
+		b.levels(levels, nil)
+		return
+	}
+	_, ends := b.level(-1, early)
+	if starts := b.levels(levels, marked); len(starts) > 0 {
+		b.linkAll(ends, starts, "after rollback-first")
+	}
+}
