@@ -121,11 +121,17 @@ func undocumented(declaration ast.Decl) []*ast.Ident {
 	return nil
 }
 
-// exportedReceiver reports whether a function is none's method or that of an
+// exportedReceiver reports whether a function is no method or that of an
 // exported type.
 func exportedReceiver(d *ast.FuncDecl) bool {
+	name, ok := receiver(d)
+	return !ok || ast.IsExported(name)
+}
+
+// receiver returns the name of a method's type; false for a plain function.
+func receiver(d *ast.FuncDecl) (string, bool) {
 	if d.Recv == nil || len(d.Recv.List) == 0 {
-		return true
+		return "", false
 	}
 	at := d.Recv.List[0].Type
 	for {
@@ -137,9 +143,9 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 		case *ast.IndexListExpr:
 			at = x.X
 		case *ast.Ident:
-			return x.IsExported()
+			return x.Name, true
 		default:
-			return true
+			return "", false
 		}
 	}
 }

@@ -141,7 +141,7 @@ func TestEveryLineOfTheTablesCanMatch(t *testing.T) {
 func TestNoFolderIsAGrabBag(t *testing.T) {
 	bags := []string{"util", "utils", "common", "helper", "helpers", "lib", "libs", "misc", "shared", "base"}
 	for _, p := range packages(t) {
-		for _, element := range strings.SplitSeq(p.name(), "/") {
+		for element := range strings.SplitSeq(p.name(), "/") {
 			if slices.Contains(bags, element) {
 				t.Errorf("%s: name a package after what it does", p.name())
 			}

@@ -82,6 +82,7 @@ var imports = map[string][]string{
 	"test/demo":               {"..."},
 	"test/e2e":                {"..."},
 	"test/vm":                 {"..."},
+	"test/world":              {"..."},
 }
 
 // restricted says which of our packages may import a foreign one directly.
