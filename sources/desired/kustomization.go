@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package desired
+
+import (
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// pathFields of a kustomization name files or directories; each entry must be
+// in the source. kustomize would otherwise fetch what looks like a URL.
+func pathFields() []string { return []string{"resources", "components", "bases"} }
+
+// patchFields hold patches: texts, or objects that may name a file.
+func patchFields() []string {
+	return []string{"patches", "patchesStrategicMerge", "patchesJson6902", "replacements"}
+}
+
+// plainFields name no file.
+func plainFields() []string {
+	return []string{
+		"apiVersion", "kind", "metadata", "namespace", "namePrefix", "nameSuffix", "commonLabels", "labels",
+		"commonAnnotations", "images", "replicas", "buildMetadata", "sortOptions",
+	}
+}
+
+// checkKustomization allows only what needs nothing but the source: no remote
+// bases, plugins, functions, charts, generators or schemas. Names are compared
+// exactly, since kustomize itself would take them in any case.
+func checkKustomization(fsys fs.FS, dir string, seen map[string]bool) error {
+	if seen[dir] {
+		return nil
+	}
+	seen[dir] = true
+	if len(seen) > 256 {
+		return fail(ReasonLimitExceeded, dir, "is one base more than the limit of 256")
+	}
+	file, err := kustomizationIn(fsys, dir)
+	if err != nil {
+		return err
+	}
+	if file == "" {
+		return fail(ReasonInvalid, dir, "is a directory without a kustomization; list its files, or add one")
+	}
+	docs, err := readFile(fsys, file)
+	if err != nil {
+		return err
+	}
+	if len(docs) != 1 {
+		return fail(ReasonInvalid, file, "has %d documents; want one kustomization", len(docs))
+	}
+	k := docs[0]
+	allowed := slices.Concat(pathFields(), patchFields(), plainFields())
+	for _, key := range slices.Sorted(maps.Keys(k.value)) {
+		if !slices.Contains(allowed, key) {
+			return &Error{Problems: []Problem{{
+				File: file, Line: k.at(key),
+				Message: "kustomization field " + key + " is not supported here: it could fetch or run something, or makes other kinds than the declared ones" + didYouMean(nearest(key, allowed)),
+			}}}
+		}
+	}
+	for _, key := range pathFields() {
+		if err := checkEntries(fsys, k, dir, key, seen); err != nil {
+			return err
+		}
+	}
+	for _, key := range patchFields() {
+		if err := checkPatches(fsys, k, dir, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkEntries(fsys fs.FS, k document, dir, key string, seen map[string]bool) error {
+	list, _ := k.value[key].([]any)
+	for _, e := range list {
+		name, ok := e.(string)
+		if !ok {
+			return &Error{Problems: []Problem{{File: k.file, Line: k.at(key), Message: key + " has an entry that isn't a path"}}}
+		}
+		full, err := inside(fsys, k, dir, key, name)
+		if err != nil {
+			return err
+		}
+		if info, err := fs.Stat(fsys, full); err == nil && info.IsDir() {
+			if err := checkKustomization(fsys, full, seen); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkPatches(fsys fs.FS, k document, dir, key string) error {
+	list, _ := k.value[key].([]any)
+	for _, e := range list {
+		name := ""
+		switch v := e.(type) {
+		case string:
+			if !strings.Contains(v, "\n") && !strings.Contains(v, ": ") { // else it's the patch itself
+				name = v
+			}
+		case map[string]any:
+			name, _ = v["path"].(string)
+			for other := range v {
+				if strings.EqualFold(other, "path") && other != "path" {
+					return &Error{Problems: []Problem{{File: k.file, Line: k.at(key), Message: key + ": write path in lower case"}}}
+				}
+			}
+		}
+		if name == "" {
+			continue
+		}
+		if _, err := inside(fsys, k, dir, key, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inside returns the path of an entry, if the source has it.
+func inside(fsys fs.FS, k document, dir, key, name string) (string, error) {
+	full := path.Join(dir, name)
+	if !strings.Contains(name, "://") && !path.IsAbs(name) && fs.ValidPath(full) {
+		if _, err := fs.Stat(fsys, full); err == nil {
+			return full, nil
+		}
+	}
+	return "", &Error{Problems: []Problem{{
+		File: k.file, Line: k.at(key),
+		Message: key + " names " + name + ", which isn't in the source; nothing is fetched from elsewhere",
+	}}}
+}
+
+func didYouMean(name string) string {
+	if name == "" {
+		return ""
+	}
+	return "; did you mean " + name + "?"
+}
