@@ -293,7 +293,7 @@ func checkPlugins(in *tree.Tree, dir string, entries []string) error {
 		if !strings.Contains(e, "\n") {
 			b, err := in.ReadFile(path.Join(dir, e))
 			if err != nil {
-				continue // a folder, or checkReference refuses it
+				return fmt.Errorf("generators, transformers and validators must be files of the source: %w", err)
 			}
 			text = b
 		}

@@ -221,6 +221,23 @@ func (p *Publisher) signBundle(ctx context.Context, repo string, m registry.Mani
 	return p.pushBundle(ctx, repo, m, k, statement, verify.PredicateSign)
 }
 
+// Attest signs an in-toto statement of any predicate type about a digest, with
+// an empty predicate, and pushes it as a bundle: it's an attestation, and no
+// signature for Lockstep.
+func (p *Publisher) Attest(ctx context.Context, repo string, d trust.Digest, k *Key, predicate string) (trust.Digest, error) {
+	m, err := p.client.Manifest(ctx, repo, d)
+	if err != nil {
+		return "", fmt.Errorf("attest: %w", err)
+	}
+	s := verify.NewStatement(d)
+	s.PredicateType = predicate
+	statement, err := json.Marshal(s)
+	if err != nil {
+		return "", err
+	}
+	return p.pushBundle(ctx, repo, m, k, statement, predicate)
+}
+
 func (p *Publisher) pushBundle(
 	ctx context.Context, repo string, m registry.Manifest, k *Key, statement []byte, predicate string,
 ) (trust.Digest, error) {

@@ -18,7 +18,10 @@ import (
 const (
 	typeSimpleSigning   = "application/vnd.dev.cosign.simplesigning.v1+json"
 	typeBundlePrefix    = "application/vnd.dev.sigstore.bundle"
+	typeEmpty           = "application/vnd.oci.empty.v1+json"
+	typeImageConfig     = "application/vnd.oci.image.config.v1+json"
 	annotationSignature = "dev.cosignproject.cosign/signature"
+	annotationPredicate = "dev.sigstore.bundle.predicateType"
 )
 
 // Limits bound the signature material of one image. Zero fields take the
@@ -26,7 +29,7 @@ const (
 type Limits struct {
 	// Layers is how many signatures a legacy signature manifest may hold.
 	Layers int
-	// Referrers is how many referrers of the bundle type are looked at.
+	// Referrers is how many referrers of each likelihood are looked at.
 	Referrers int
 	// Material is the size of one signature's bytes.
 	Material int64
@@ -71,6 +74,7 @@ type gatherer struct {
 
 	spent    int64
 	fetched  map[trust.Digest]bool
+	contents map[trust.Digest][]byte // several signers of one payload share it
 	problems []error // of fetching
 	cut      []error // of limits
 }
@@ -81,7 +85,7 @@ type place func(ctx context.Context) iter.Seq[material]
 // places lists them in the order in which they are tried: what the request
 // names, then cosign's tag, then what refers to the image.
 func (g *gatherer) places(pinned []trust.Digest) []place {
-	g.fetched = map[trust.Digest]bool{}
+	g.fetched, g.contents = map[trust.Digest]bool{}, map[trust.Digest][]byte{}
 	return []place{
 		func(ctx context.Context) iter.Seq[material] { return g.pinned(ctx, pinned) },
 		g.legacy,
@@ -126,7 +130,8 @@ func (g *gatherer) legacy(ctx context.Context) iter.Seq[material] {
 func LegacyTag(d trust.Digest) string { return strings.Replace(d.String(), ":", "-", 1) + ".sig" }
 
 // referrers yields the bundles that refer to the digest. Others are filtered
-// out before anything is counted: many honest attestations hide no signature.
+// out before anything is counted, and what says to be a signature comes first:
+// many honest attestations hide none.
 func (g *gatherer) referrers(ctx context.Context) iter.Seq[material] {
 	return func(yield func(material) bool) {
 		list, err := g.registry.Referrers(ctx, g.repo, g.digest)
@@ -134,27 +139,52 @@ func (g *gatherer) referrers(ctx context.Context) iter.Seq[material] {
 			g.problem("the list of referrers", err)
 			return
 		}
-		looked := 0
+		byRank := [3][]registry.Descriptor{}
 		for _, d := range list {
-			// Some registries don't fill in the type: then the manifest says it.
-			if d.ArtifactType != "" && !strings.HasPrefix(d.ArtifactType, typeBundlePrefix) {
-				continue
+			if r, ok := rank(d); ok {
+				byRank[r] = append(byRank[r], d)
 			}
-			if looked == g.limits.Referrers {
-				g.cut = append(g.cut, fmt.Errorf("more than %d referrers may be signatures", g.limits.Referrers))
-				return
+		}
+		for _, candidates := range byRank {
+			if len(candidates) > g.limits.Referrers {
+				g.cut = append(g.cut, fmt.Errorf("%d referrers may be signatures, at most %d are looked at", len(candidates), g.limits.Referrers))
+				candidates = candidates[:g.limits.Referrers]
 			}
-			looked++
-			m, err := g.registry.Manifest(ctx, g.repo, d.Digest)
-			if err != nil {
-				g.problem("referrer "+d.Digest.Short(), err)
-				continue
-			}
-			if !g.layers(ctx, m, yield) {
-				return
+			for _, d := range candidates {
+				if !g.referrer(ctx, d, yield) {
+					return
+				}
 			}
 		}
 	}
+}
+
+// referrer yields the signatures in one referrer and reports whether to go on.
+func (g *gatherer) referrer(ctx context.Context, d registry.Descriptor, yield func(material) bool) bool {
+	m, err := g.registry.Manifest(ctx, g.repo, d.Digest)
+	if err != nil {
+		g.problem("referrer "+d.Digest.Short(), err)
+		return true
+	}
+	return g.layers(ctx, m, yield)
+}
+
+// rank says how likely a referrer is to be a signature, 0 being the likeliest,
+// and false if it can't be. Some registries don't give the artifact's type but
+// that of its config, or none: then the manifest says it.
+func rank(d registry.Descriptor) (int, bool) {
+	predicate, annotated := d.Annotations[annotationPredicate]
+	switch {
+	case annotated && predicate != PredicateSign:
+		return 0, false
+	case annotated:
+		return 0, true
+	case strings.HasPrefix(d.ArtifactType, typeBundlePrefix):
+		return 1, true
+	case d.ArtifactType == "", d.ArtifactType == typeEmpty, d.ArtifactType == typeImageConfig:
+		return 2, true
+	}
+	return 0, false
 }
 
 // layers yields the signatures in a manifest and reports whether to go on.
@@ -193,6 +223,9 @@ func (g *gatherer) layers(ctx context.Context, m registry.Manifest, yield func(m
 
 // bytes fetches a layer if it fits what is left of the budget.
 func (g *gatherer) bytes(ctx context.Context, l registry.Descriptor) ([]byte, bool) {
+	if b, ok := g.contents[l.Digest]; ok {
+		return b, true
+	}
 	if l.Size > g.limits.Material || g.spent+l.Size > g.limits.Total {
 		g.cut = append(g.cut, fmt.Errorf("signature %s has %d bytes, at most %d and %d together are fetched",
 			l.Digest.Short(), l.Size, g.limits.Material, g.limits.Total))
@@ -204,6 +237,7 @@ func (g *gatherer) bytes(ctx context.Context, l registry.Descriptor) ([]byte, bo
 		g.problem("signature "+l.Digest.Short(), err)
 		return nil, false
 	}
+	g.contents[l.Digest] = b
 	return b, true
 }
 
