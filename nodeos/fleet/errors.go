@@ -52,10 +52,6 @@ type RefusedError struct {
 	Message string
 	// Retry says that the same order may pass later by itself.
 	Retry bool
-	// StoredFence is the fence that the agent has, where an order was refused
-	// for its own; nil otherwise. A leader raises its epoch above it, in the
-	// cluster first, and orders again.
-	StoredFence *nodeos.Fence
 	// OperationID is the operation in the way, if one is.
 	OperationID string
 }
@@ -70,6 +66,26 @@ func (e *RefusedError) Reason() string { return e.Cause }
 
 // Retriable says whether the same order may pass later.
 func (e *RefusedError) Retriable() bool { return e.Retry }
+
+// FencedError is a refusal of an order for its leader's fence. It wraps a
+// *RefusedError. The leader raises its epoch above the stored one, in the
+// cluster first, and orders again; of another cluster it stays refused.
+type FencedError struct {
+	refused *RefusedError
+	stored  nodeos.Fence
+}
+
+// Error implements error.
+func (e *FencedError) Error() string { return e.refused.Error() }
+
+// Unwrap returns the refusal.
+func (e *FencedError) Unwrap() error { return e.refused }
+
+// Reason is the condition reason.
+func (e *FencedError) Reason() string { return e.refused.Cause }
+
+// Stored returns the fence that the agent has.
+func (e *FencedError) Stored() nodeos.Fence { return e.stored }
 
 // VersionError says that an agent can't be ordered what is wanted.
 type VersionError struct {
@@ -102,10 +118,14 @@ func callError(host, address, method string, err error) error {
 		if !ok {
 			continue
 		}
-		return &RefusedError{
-			Host: host, Method: method, Cause: foreign.Line(refusal.GetReason()), Message: foreign.Clip(st.Message(), 1024), Retry: refusal.GetRetriable(),
-			StoredFence: wire.FenceFromProto(refusal.GetStoredFence()), OperationID: foreign.Line(refusal.GetOperationId()),
+		refused := &RefusedError{
+			Host: host, Method: method, Cause: foreign.Line(refusal.GetReason()), Message: foreign.Clip(st.Message(), 1024),
+			Retry: refusal.GetRetriable(), OperationID: foreign.Line(refusal.GetOperationId()),
 		}
+		if stored := wire.FenceFromProto(refusal.GetStoredFence()); stored != nil {
+			return &FencedError{refused: refused, stored: *stored}
+		}
+		return refused
 	}
 	switch st.Code() {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown:

@@ -343,11 +343,12 @@ func TestARefusalCarriesTheStoredFenceToTheLeader(t *testing.T) {
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
 	r.until("h1", "connected", connected)
 	_, err = r.fleet.Stage(t.Context(), "h1", Order{OperationID: "op-1", Fence: nodeos.Fence{ClusterUID: cluster, Epoch: 3}}, image("a"))
-	var refused *RefusedError
-	if !errors.As(err, &refused) {
-		t.Fatalf("Stage = %v", err)
+	var fenced interface{ Stored() nodeos.Fence }
+	if !errors.As(err, &fenced) || fenced.Stored() != (nodeos.Fence{ClusterUID: cluster, Epoch: 9}) {
+		t.Fatalf("Stage = %v, want the stored fence 9", err)
 	}
-	if refused.Reason() != "Fenced" || refused.StoredFence == nil || refused.StoredFence.Epoch != 9 || strings.Contains(refused.Error(), "\n") {
+	var refused *RefusedError
+	if !errors.As(err, &refused) || reasonOf(err) != "Fenced" || strings.Contains(err.Error(), "\n") {
 		t.Errorf("refusal = %+v", refused)
 	}
 }
