@@ -1,0 +1,392 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+)
+
+// statusView renders objects as text for people. It is pure: the time is an
+// argument, and nothing is read.
+type statusView struct {
+	now    time.Time
+	wide   bool
+	colour bool
+}
+
+// world renders everything: sources, then releases, then pools.
+func (v *statusView) world(w *world) string {
+	var b strings.Builder
+	if len(w.sources)+len(w.releases)+len(w.pools) == 0 {
+		return "nothing is declared yet: create a GitSource in namespace " + v1alpha1.Namespace + ", or see examples/\n"
+	}
+	for i := range w.sources {
+		v.source(&b, &w.sources[i])
+	}
+	for i := range w.trust {
+		v.trustPolicy(&b, &w.trust[i])
+	}
+	if len(w.releases)+len(w.pools) > 0 {
+		b.WriteByte('\n')
+	}
+	for i := range w.releases {
+		v.release(&b, &w.releases[i])
+	}
+	for i := range w.pools {
+		v.pool(&b, w, &w.pools[i])
+	}
+	for i := range w.sources {
+		if c := w.sources[i].Status.StatusCommit; c != nil {
+			fmt.Fprintf(&b, "status branch  %s, %s ago\n", shortRevision(c.Revision), age(v.now, c.Time.Time))
+		}
+	}
+	return b.String()
+}
+
+// object renders one object in detail.
+func (v *statusView) object(w *world, obj client.Object) string {
+	var b strings.Builder
+	switch o := obj.(type) {
+	case *v1alpha1.GitSource:
+		v.source(&b, o)
+		v.conditions(&b, o.Status.Conditions)
+	case *v1alpha1.ClusterRelease:
+		v.release(&b, o)
+		v.conditions(&b, o.Status.Conditions)
+		v.history(&b, o.Status.History)
+	case *v1alpha1.NodeOS:
+		v.pool(&b, w, o)
+		v.conditions(&b, o.Status.Conditions)
+	case *v1alpha1.Host:
+		v.host(&b, o)
+		v.conditions(&b, o.Status.Conditions)
+	case *v1alpha1.TrustPolicy:
+		v.trustPolicy(&b, o)
+		v.conditions(&b, o.Status.Conditions)
+	}
+	return b.String()
+}
+
+// lines renders one line an object without ages, so that a line differs only
+// when the object does.
+func (v *statusView) lines(w *world) string {
+	var b strings.Builder
+	for _, obj := range w.objects() {
+		ready := meta.FindStatusCondition(conditionsOf(obj), v1alpha1.ConditionReady)
+		state, message := "Unknown", ""
+		if ready != nil {
+			state, message = string(ready.Status)+" "+ready.Reason, foreign.Line(ready.Message)
+		}
+		extra := ""
+		switch o := obj.(type) {
+		case *v1alpha1.ClusterRelease:
+			if p := o.Status.Progress; p != nil {
+				extra = fmt.Sprintf("%s %s ", p.State, p.Summary)
+			}
+		case *v1alpha1.NodeOS:
+			extra = fmt.Sprintf("%d of %d hosts ", o.Status.Counts.Updated, o.Status.Counts.Total)
+		case *v1alpha1.Host:
+			if r := o.Status.Rollout; r != nil {
+				extra = r.State + " "
+			}
+		}
+		fmt.Fprintf(&b, "%s  Ready=%s  %s%s\n", objectArg(obj), state, extra, message)
+	}
+	return b.String()
+}
+
+func (v *statusView) source(b *strings.Builder, s *v1alpha1.GitSource) {
+	fmt.Fprintf(b, "%s   ", v.bold(s.Spec.Cluster))
+	r := s.Status.AcceptedRevision
+	if r == nil {
+		b.WriteString("no revision accepted yet")
+	} else {
+		fmt.Fprintf(b, "%s", shortRevision(r.Revision))
+		if r.Subject != "" {
+			fmt.Fprintf(b, "  %q", foreign.Line(r.Subject))
+		}
+		fmt.Fprintf(b, " (accepted %s ago", age(v.now, r.Time.Time))
+		if r.Signer != "" {
+			fmt.Fprintf(b, ", signed by %s", foreign.Line(r.Signer))
+		}
+		b.WriteByte(')')
+	}
+	b.WriteByte('\n')
+	if at := s.Status.AttemptedRevision; at != nil && (r == nil || at.Revision != r.Revision) {
+		fmt.Fprintf(b, "  newest    %s is not accepted\n", shortRevision(at.Revision))
+	}
+	v.brakes(b, s)
+	v.problem(b, s.Status.Conditions)
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionInsecure); c != nil && c.Status == metav1.ConditionTrue {
+		fmt.Fprintf(b, "  insecure  %s\n", foreign.Line(c.Message))
+	}
+	for _, name := range s.Status.Orphaned {
+		fmt.Fprintf(b, "  orphaned  %s left Git and was kept\n", foreign.Line(name))
+	}
+}
+
+func (v *statusView) trustPolicy(b *strings.Builder, t *v1alpha1.TrustPolicy) {
+	if t.Status.AcceptedVersion == 0 {
+		fmt.Fprintf(b, "trust  no document accepted\n")
+	} else {
+		fmt.Fprintf(b, "trust  version %d", t.Status.AcceptedVersion)
+		if e := t.Status.Expires; e != nil {
+			fmt.Fprintf(b, ", expires %s", e.UTC().Format(time.DateOnly))
+		}
+		b.WriteByte('\n')
+	}
+	v.problem(b, t.Status.Conditions)
+}
+
+func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
+	from, to := "", r.Spec.Desired.Version
+	if a := r.Status.Applied; a != nil {
+		from = a.Version
+	}
+	fmt.Fprintf(b, "%s   %s", v.bold("ClusterRelease/"+r.Name), arrow(from, to))
+	if p := r.Status.Progress; p != nil {
+		fmt.Fprintf(b, "   %s %s %d/%d", p.State, bar(int(p.Done), int(p.Total)), p.Done, p.Total)
+		if p.State == "Updating" && p.RunLevel > 0 {
+			fmt.Fprintf(b, "   run level %d", p.RunLevel)
+		}
+		if p.LastProgress != nil {
+			fmt.Fprintf(b, "   %s", age(v.now, p.LastProgress.Time))
+		}
+	}
+	b.WriteByte('\n')
+	accepted := r.Status.Accepted
+	if accepted != nil && accepted.Version == to && len(accepted.Evidence) > 0 {
+		fmt.Fprintf(b, "  signed by %s\n", foreign.Line(strings.Join(accepted.Evidence, ", ")))
+	}
+	v.brakes(b, r)
+	if refused := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReleaseAccepted); refused != nil && refused.Status == metav1.ConditionFalse {
+		goesOn := "nothing runs yet"
+		if accepted != nil {
+			goesOn = accepted.Version + " goes on"
+		}
+		fmt.Fprintf(b, "  %s   %s is not accepted, %s\n  %s: %s\n", v.red("refused"), to, goesOn, refused.Reason, foreign.Clip(refused.Message, 1024))
+	} else {
+		v.problem(b, r.Status.Conditions)
+	}
+	if p := r.Status.Progress; p != nil {
+		for _, x := range p.Blocking {
+			fmt.Fprintf(b, "  blocking  %-32s %s", foreign.Line(x.Object), foreign.Line(x.Message))
+			if x.Since != nil {
+				fmt.Fprintf(b, " for %s", age(v.now, x.Since.Time))
+			}
+			if x.Deadline != nil {
+				fmt.Fprintf(b, "; gives up in %s", span(x.Deadline.Sub(v.now)))
+			}
+			b.WriteByte('\n')
+		}
+	}
+	for _, o := range r.Spec.Overrides {
+		fmt.Fprintf(b, "  override  %s %s/%s is unmanaged: %s\n", o.Kind, o.Namespace, o.Name, foreign.Line(o.Reason))
+	}
+}
+
+func (v *statusView) pool(b *strings.Builder, w *world, n *v1alpha1.NodeOS) {
+	from := ""
+	if c := n.Status.Committed; c != nil {
+		from = c.Version
+	}
+	c := n.Status.Counts
+	fmt.Fprintf(b, "%s   %s   %d of %d hosts", v.bold("NodeOS/"+n.Name), arrow(from, n.Spec.OS.Version), c.Updated, c.Total)
+	for _, part := range []struct {
+		n    int32
+		word string
+	}{{c.Staged, "staged"}, {c.InFlight, "in flight"}, {c.Failed, "failed"}, {c.Quarantined, "quarantined"}, {c.Held, "held"}} {
+		if part.n > 0 {
+			fmt.Fprintf(b, "   %s %d", part.word, part.n)
+		}
+	}
+	if e := n.Status.EstimatedEnd; e != nil {
+		fmt.Fprintf(b, "   ends ≈ %s", e.UTC().Format("15:04 MST"))
+	}
+	b.WriteByte('\n')
+	v.brakes(b, n)
+	for _, f := range n.Status.InFlight {
+		since := ""
+		if f.Since != nil {
+			since = age(v.now, f.Since.Time)
+		}
+		fmt.Fprintf(b, "  %-16s %-11s %-6s %s\n", foreign.Line(f.Host), f.State, since, foreign.Clip(f.Blocking, 512))
+	}
+	for _, d := range n.Status.Denied {
+		fmt.Fprintf(b, "  denied    %s on %s (%s): %s\n", shortDigest(d.Digest), foreign.Line(strings.Join(d.Hosts, ", ")), d.Scope, foreign.Line(d.Reason))
+	}
+	if halted := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionHalted); halted != nil && halted.Status == metav1.ConditionTrue {
+		fmt.Fprintf(b, "  %s    %s\n", v.red("halted"), foreign.Clip(halted.Message, 1024))
+	} else {
+		v.problem(b, n.Status.Conditions)
+	}
+	for i := range w.hosts {
+		if hold := w.hosts[i].Annotations[v1alpha1.AnnotationHold]; hold != "" {
+			fmt.Fprintf(b, "  %-16s Held        by hold: %q\n", w.hosts[i].Name, foreign.Line(hold))
+		}
+	}
+}
+
+func (v *statusView) host(b *strings.Builder, h *v1alpha1.Host) {
+	fmt.Fprintf(b, "%s", v.bold("Host/"+h.Name))
+	if o := h.Status.OS; o != nil && o.Booted != nil {
+		fmt.Fprintf(b, "   OS %s (slot %s, %s)", o.Booted.Version, o.Booted.Slot, shortDigest(o.Booted.Digest))
+	}
+	if a := h.Status.Agent; a != nil {
+		word := "not connected"
+		if a.Connected {
+			word = "connected"
+		}
+		fmt.Fprintf(b, "   agent %s %s", foreign.Line(a.Version), word)
+	}
+	b.WriteByte('\n')
+	v.brakes(b, h)
+	if r := h.Status.Rollout; r != nil {
+		fmt.Fprintf(b, "  rollout   %s", r.State)
+		if r.Deadline != nil {
+			fmt.Fprintf(b, "; deadline in %s", span(r.Deadline.Sub(v.now)))
+		}
+		b.WriteByte('\n')
+	}
+	if o := h.Status.Operation; o != nil {
+		fmt.Fprintf(b, "  operation %s %s: %s %s\n", o.Sequence, foreign.Line(o.ID), foreign.Line(o.Phase), foreign.Line(o.Task))
+	}
+	if o := h.Status.LastResult; o != nil {
+		fmt.Fprintf(b, "  last      %s %s: %s\n", o.Sequence, o.State, foreign.Clip(o.Message, 512))
+	}
+	if o := h.Status.OS; o != nil && o.Staged != nil {
+		fmt.Fprintf(b, "  staged    %s (%s)\n", o.Staged.Version, shortDigest(o.Staged.Digest))
+	}
+	if o := h.Status.OS; o != nil && o.Previous != nil {
+		fmt.Fprintf(b, "  previous  %s (%s)\n", o.Previous.Version, shortDigest(o.Previous.Digest))
+	}
+}
+
+// brakes shows pauses and holds: whoever reads status must not miss them.
+func (v *statusView) brakes(b *strings.Builder, obj client.Object) {
+	if why, ok := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; ok {
+		fmt.Fprintf(b, "  %s    %s; lockstep resume %s\n", v.red("paused"), foreign.Line(why), objectArg(obj))
+	}
+	if why, ok := obj.GetAnnotations()[v1alpha1.AnnotationHold]; ok {
+		fmt.Fprintf(b, "  %s      %s; lockstep resume %s\n", v.red("held"), foreign.Line(why), objectArg(obj))
+	}
+}
+
+// problem shows why the object isn't ready, where something failed.
+func (v *statusView) problem(b *strings.Builder, conditions []metav1.Condition) {
+	for _, name := range []string{v1alpha1.ConditionStalled, v1alpha1.ConditionFailing} {
+		if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
+			fmt.Fprintf(b, "  %s   %s: %s\n", v.red("failing"), c.Reason, foreign.Clip(c.Message, 1024))
+			return
+		}
+	}
+	if c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); c != nil && c.Status == metav1.ConditionFalse {
+		fmt.Fprintf(b, "  not ready %s: %s\n", c.Reason, foreign.Clip(c.Message, 1024))
+	}
+}
+
+func (v *statusView) conditions(b *strings.Builder, conditions []metav1.Condition) {
+	sorted := slices.Clone(conditions)
+	slices.SortFunc(sorted, func(x, y metav1.Condition) int { return strings.Compare(x.Type, y.Type) })
+	for _, c := range sorted {
+		fmt.Fprintf(b, "  %-16s %-7s %-24s %6s  %s\n", c.Type, c.Status, c.Reason, age(v.now, c.LastTransitionTime.Time), foreign.Clip(c.Message, 1024))
+	}
+}
+
+func (v *statusView) history(b *strings.Builder, history []v1alpha1.ReleaseHistory) {
+	for i, h := range history {
+		if i == 5 && !v.wide {
+			fmt.Fprintf(b, "  history   %d older, see -o wide\n", len(history)-i)
+			return
+		}
+		fmt.Fprintf(b, "  history   %s %-9s started %s  %s\n", h.StartedTime.UTC().Format(time.DateTime), h.State, h.Version, shortRevision(h.Revision))
+	}
+}
+
+func (v *statusView) bold(s string) string { return v.paint("1", s) }
+func (v *statusView) red(s string) string  { return v.paint("31", s) }
+
+func (v *statusView) paint(code, s string) string {
+	if !v.colour {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// conditionsOf returns the conditions of one of our objects.
+func conditionsOf(obj client.Object) []metav1.Condition {
+	if o, ok := obj.(interface{ GetConditions() []metav1.Condition }); ok {
+		return o.GetConditions()
+	}
+	return nil
+}
+
+// arrow shows a change of version, or the version alone.
+func arrow(from, to string) string {
+	if from == "" || from == to {
+		return to
+	}
+	return from + " → " + to
+}
+
+// bar draws ten cells of progress.
+func bar(done, total int) string {
+	const cells = 10
+	full := 0
+	if total > 0 {
+		full = min(done, total) * cells / total
+	}
+	return strings.Repeat("█", full) + strings.Repeat("░", cells-full)
+}
+
+// age is the time since then, short; a zero time has no age.
+func age(now, then time.Time) string {
+	if then.IsZero() {
+		return "?"
+	}
+	return span(now.Sub(then))
+}
+
+// span writes a duration with at most two units; negative ones are 0s.
+func span(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+// shortRevision cuts the hash of main@sha1:<hex> to seven digits.
+func shortRevision(r string) string {
+	head, hash, ok := strings.Cut(r, "@sha1:")
+	if !ok || len(hash) < 7 {
+		return foreign.Line(r)
+	}
+	return foreign.Line(head) + "@sha1:" + foreign.Line(hash[:7])
+}
+
+// shortDigest cuts sha256:<hex> to twelve digits.
+func shortDigest(d string) string {
+	hex, ok := strings.CutPrefix(d, "sha256:")
+	if !ok || len(hex) < 12 {
+		return foreign.Line(d)
+	}
+	return "sha256:" + hex[:12] + "…"
+}
