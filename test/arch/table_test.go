@@ -81,6 +81,8 @@ var imports = map[string][]string{
 	"test/controlplane/build": {"test/controlplane"},
 	"test/demo":               {"..."},
 	"test/e2e":                {"..."},
+	"test/simnode":            {"nodeos", "nodeos/host/sim", "test/controlplane"},
+	"test/simnode/simnode":    {"test/simnode"},
 	"test/vm":                 {"..."},
 	"test/world":              {"..."},
 }
