@@ -20,7 +20,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/lockstep-dev/lockstep/config/trust"
-	"github.com/lockstep-dev/lockstep/payload/image"
 	"github.com/lockstep-dev/lockstep/payload/registry"
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
@@ -62,8 +61,8 @@ func (i Identity) annotations() map[string]string {
 // PushRelease writes a packed release to a destination, "host/repository",
 // "host/repository:tag" or "oci:DIR[:tag]".
 func (p *Publisher) PushRelease(ctx context.Context, destination string, r *Release) (Published, error) {
-	m := manifest{ArtifactType: image.TypeRelease, Annotations: r.Identity().annotations()}
-	a, err := newArtifact(m, typeEmpty, []byte(emptyConfig), []blob{bytesBlob(image.TypeReleaseLayer, r.archive)})
+	m := manifest{ArtifactType: registry.TypeRelease, Annotations: r.Identity().annotations()}
+	a, err := newArtifact(m, typeEmpty, []byte(emptyConfig), []blob{bytesBlob(registry.TypeReleaseLayer, r.archive)})
 	if err != nil {
 		return Published{}, err
 	}
@@ -75,11 +74,11 @@ func (p *Publisher) PushOS(ctx context.Context, destination string, id Identity,
 	if err := id.check(); err != nil {
 		return Published{}, err
 	}
-	b, err := fileBlob(image.TypeOSLayer, file)
+	b, err := fileBlob(registry.TypeOSLayer, file)
 	if err != nil {
 		return Published{}, fmt.Errorf("os image %s: %w", file, err)
 	}
-	m := manifest{ArtifactType: image.TypeOS, Annotations: id.annotations()}
+	m := manifest{ArtifactType: registry.TypeOS, Annotations: id.annotations()}
 	a, err := newArtifact(m, typeEmpty, []byte(emptyConfig), []blob{b})
 	if err != nil {
 		return Published{}, err

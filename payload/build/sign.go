@@ -214,11 +214,20 @@ type bundledSig struct {
 
 // signBundle pushes a bundle that refers to the image.
 func (p *Publisher) signBundle(ctx context.Context, repo string, m registry.Manifest, k *Key) (trust.Digest, error) {
-	statement, err := json.Marshal(verify.NewStatement(m.Digest))
+	raw, err := MakeBundle(m.Digest, k)
 	if err != nil {
 		return "", err
 	}
-	return p.pushBundle(ctx, repo, m, k, statement, verify.PredicateSign)
+	return p.pushBundle(ctx, repo, m, raw, verify.PredicateSign)
+}
+
+// MakeBundle returns a Sigstore bundle that signs a digest.
+func MakeBundle(d trust.Digest, k *Key) ([]byte, error) {
+	statement, err := json.Marshal(verify.NewStatement(d))
+	if err != nil {
+		return nil, err
+	}
+	return makeBundle(statement, k)
 }
 
 // Attest signs an in-toto statement of any predicate type about a digest, with
@@ -235,16 +244,15 @@ func (p *Publisher) Attest(ctx context.Context, repo string, d trust.Digest, k *
 	if err != nil {
 		return "", err
 	}
-	return p.pushBundle(ctx, repo, m, k, statement, predicate)
-}
-
-func (p *Publisher) pushBundle(
-	ctx context.Context, repo string, m registry.Manifest, k *Key, statement []byte, predicate string,
-) (trust.Digest, error) {
 	raw, err := makeBundle(statement, k)
 	if err != nil {
 		return "", err
 	}
+	return p.pushBundle(ctx, repo, m, raw, predicate)
+}
+
+// pushBundle pushes a bundle as a referrer of an image.
+func (p *Publisher) pushBundle(ctx context.Context, repo string, m registry.Manifest, raw []byte, predicate string) (trust.Digest, error) {
 	a, err := newArtifact(manifest{
 		ArtifactType: typeBundle,
 		Subject:      &registry.Descriptor{MediaType: m.Type, Digest: m.Digest, Size: int64(len(m.Bytes))},

@@ -25,14 +25,10 @@ import (
 
 // The media types of what Lockstep packs.
 const (
-	// TypeRelease is the artifact type of a release, TypeReleaseLayer that of
-	// its one layer.
-	TypeRelease      = "application/vnd.lockstep.release.v1"
-	TypeReleaseLayer = "application/vnd.lockstep.release.content.v1.tar+gzip"
-	// TypeOS is the artifact type of an OS image, TypeOSLayer that of the bytes
-	// that are written to a slot.
-	TypeOS      = "application/vnd.lockstep.os.v1"
-	TypeOSLayer = "application/vnd.lockstep.os.image.v1"
+	TypeRelease      = registry.TypeRelease
+	TypeReleaseLayer = registry.TypeReleaseLayer
+	TypeOS           = registry.TypeOS
+	TypeOSLayer      = registry.TypeOSLayer
 )
 
 // Registry is where content comes from; registry.Client is one.

@@ -20,6 +20,18 @@ const (
 	TypeDockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
+// The media types of what Lockstep packs.
+const (
+	// TypeRelease is the artifact type of a release, TypeReleaseLayer that of
+	// its one layer.
+	TypeRelease      = "application/vnd.lockstep.release.v1"
+	TypeReleaseLayer = "application/vnd.lockstep.release.content.v1.tar+gzip"
+	// TypeOS is the artifact type of an OS image, TypeOSLayer that of the bytes
+	// that are written to a slot.
+	TypeOS      = "application/vnd.lockstep.os.v1"
+	TypeOSLayer = "application/vnd.lockstep.os.image.v1"
+)
+
 // The limits of a manifest.
 const (
 	MaxManifest    = 1 << 20

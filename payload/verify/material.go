@@ -75,8 +75,8 @@ type gatherer struct {
 	spent    int64
 	fetched  map[trust.Digest]bool
 	contents map[trust.Digest][]byte // several signers of one payload share it
-	problems []error // of fetching
-	cut      []error // of limits
+	problems []error                 // of fetching
+	cut      []error                 // of limits
 }
 
 // place is somewhere signatures may be.

@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload/registry"
+	"github.com/lockstep-dev/lockstep/payload/tree"
+	"github.com/lockstep-dev/lockstep/payload/verify"
+)
+
+const ociLayer = "application/vnd.oci.image.layer.v1.tar+gzip"
+
+func TestNothingIsOpenedWithoutSigned(t *testing.T) {
+	f := New(newShelf(), Limits{})
+	if _, err := f.Tree(t.Context(), verify.Signed{}); !errors.Is(err, ErrNotSigned) {
+		t.Errorf("Tree: %v", err)
+	}
+	if _, err := f.Blob(t.Context(), verify.Signed{}, &memory{}, BlobOptions{}); err == nil {
+		t.Error("Blob took a zero Signed")
+	}
+}
+
+func TestTreeOfAnArtifact(t *testing.T) {
+	s := newShelf()
+	a := archive(t, entryOf{name: "release-manifests/", flag: tar.TypeDir}, reg("release-manifests/a.yaml", "a"), reg("release-manifests/release-metadata", "{}"))
+	got, err := New(s, Limits{}).Tree(t.Context(), s.release(t, s.blob(TypeReleaseLayer, a)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fstest.TestFS(got, "release-manifests/a.yaml", "release-manifests/release-metadata"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTreeOfAnImageTakesTheReleaseOnly(t *testing.T) {
+	s := newShelf()
+	base := archive(t, reg("./usr/bin/sh", "#!"), entryOf{name: "bin", flag: tar.TypeSymlink, link: "usr/bin"},
+		reg("./release-manifests/a.yaml", "old"), reg("./release-manifests/b.yaml", "gone"), reg("manifests/c.yaml", "c"))
+	top := archive(t, reg("release-manifests/a.yaml", "new"), reg("release-manifests/.wh.b.yaml", ""))
+	m := s.manifest(registry.Manifest{
+		Layers: []registry.Descriptor{s.blob(ociLayer, base), s.blob(ociLayer, top)}, Annotations: product("platform"),
+	})
+	got, err := New(s, Limits{}).Tree(t.Context(), s.signed(t, trust.KindRelease, m.Digest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, ok := got.(*tree.Tree)
+	if !ok || strings.Join(files.Files(), " ") != "manifests/c.yaml release-manifests/a.yaml" {
+		t.Errorf("files are %q", files.Files())
+	}
+	if b, err := fs.ReadFile(got, "release-manifests/a.yaml"); err != nil || string(b) != "new" {
+		t.Errorf("a.yaml is %q, %v", b, err)
+	}
+}
+
+func TestWallNineRefusesArchives(t *testing.T) {
+	for name, tc := range map[string]struct {
+		entries []entryOf
+		limits  Limits
+		reason  trust.Reason
+	}{
+		"with paths that climb": {[]entryOf{reg("../../etc/cron.d/x", "x")}, Limits{}, trust.ForbiddenContent},
+		"with absolute paths":   {[]entryOf{reg("/etc/passwd", "x")}, Limits{}, trust.ForbiddenContent},
+		"with symbolic links":   {[]entryOf{{name: "a", flag: tar.TypeSymlink, link: "/etc"}}, Limits{}, trust.ForbiddenContent},
+		"with hard links":       {[]entryOf{reg("a", "x"), {name: "b", flag: tar.TypeLink, link: "a"}}, Limits{}, trust.ForbiddenContent},
+		"with devices":          {[]entryOf{{name: "a", flag: tar.TypeBlock}}, Limits{}, trust.ForbiddenContent},
+		"with pipes":            {[]entryOf{{name: "a", flag: tar.TypeFifo}}, Limits{}, trust.ForbiddenContent},
+		"with a file twice":     {[]entryOf{reg("a", "x"), reg("a", "y")}, Limits{}, trust.ForbiddenContent},
+		"with names in two cases": {
+			[]entryOf{reg("release-manifests/a.yaml", "x"), reg("Release-Manifests/a.yaml", "y")}, Limits{}, trust.ForbiddenContent,
+		},
+		"with too many entries":        {[]entryOf{reg("a", "x"), reg("b", "y"), reg("c", "z")}, Limits{Tree: tree.Limits{Entries: 2}}, trust.LimitExceeded},
+		"with too large files":         {[]entryOf{reg("a", "0123456789")}, Limits{Tree: tree.Limits{Bytes: 9}}, trust.LimitExceeded},
+		"that unpack to too much":      {[]entryOf{reg("a", strings.Repeat("0", 1<<20))}, Limits{Unpacked: 1 << 16}, trust.LimitExceeded},
+		"whose layer is too large":     {[]entryOf{reg("a", "x")}, Limits{Compressed: 10}, trust.LimitExceeded},
+		"that bomb in skipped entries": {[]entryOf{reg("zeros", strings.Repeat("0", 1<<20))}, Limits{Unpacked: 1 << 16}, trust.LimitExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf()
+			signed := s.release(t, s.blob(TypeReleaseLayer, archive(t, tc.entries...)))
+			got, err := New(s, tc.limits).Tree(t.Context(), signed)
+			if trust.ReasonOf(err) != tc.reason || got != nil {
+				t.Errorf("got %v, %v, want reason %s", got, err, tc.reason)
+			}
+		})
+	}
+}
+
+func TestWallEightATamperedLayerIsRefused(t *testing.T) {
+	s := newShelf()
+	good := archive(t, reg("a", "good"))
+	l := s.blob(TypeReleaseLayer, good)
+	signed := s.release(t, l)
+	for name, b := range map[string][]byte{
+		"other content": archive(t, reg("a", "evil")),
+		"cut off":       good[:len(good)-4],
+		"with a tail":   append(bytes.Clone(good), good...),
+		"no archive":    []byte("<html>"),
+		"empty":         nil,
+	} {
+		s.blobs[l.Digest] = b
+		if _, err := New(s, Limits{}).Tree(t.Context(), signed); trust.ReasonOf(err) != trust.FetchFailed {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestWallEightConfusedMediaTypesAreRefused(t *testing.T) {
+	s := newShelf()
+	a := archive(t, reg("a", "x"))
+	for name, layers := range map[string][]registry.Descriptor{
+		"a release of two layers":     {s.blob(TypeReleaseLayer, a), s.blob(TypeReleaseLayer, a)},
+		"a release without layers":    {},
+		"a release of an image layer": {s.blob(ociLayer, a)},
+		"a layer of another type":     {s.blob("application/zip", a)},
+	} {
+		if _, err := New(s, Limits{}).Tree(t.Context(), s.release(t, layers...)); trust.ReasonOf(err) != trust.ForbiddenContent {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	m := s.manifest(registry.Manifest{Layers: []registry.Descriptor{s.blob("application/vnd.oci.image.layer.v1.tar+zstd", a)}, Annotations: product("platform")})
+	if _, err := New(s, Limits{}).Tree(t.Context(), s.signed(t, trust.KindRelease, m.Digest)); trust.ReasonOf(err) != trust.ForbiddenContent {
+		t.Errorf("an unknown compression: %v", err)
+	}
+}
+
+func TestWallEightAnIndexHasOneChildForAPlatform(t *testing.T) {
+	s := newShelf()
+	child := s.manifest(registry.Manifest{ArtifactType: TypeRelease, Layers: []registry.Descriptor{s.blob(TypeReleaseLayer, archive(t, reg("a", "x")))}})
+	f := New(s, Limits{})
+	child.Platform = &f.platform
+	other := s.manifest(registry.Manifest{ArtifactType: TypeRelease})
+	other.Platform = &f.platform
+	lying := other
+	lying.MediaType = registry.TypeDockerManifest
+	for name, tc := range map[string]struct {
+		children []registry.Descriptor
+		reason   trust.Reason
+	}{
+		"one":        {[]registry.Descriptor{child}, ""},
+		"two":        {[]registry.Descriptor{child, other}, trust.ForbiddenContent},
+		"one lying":  {[]registry.Descriptor{lying}, trust.ForbiddenContent},
+		"an index":   {[]registry.Descriptor{{MediaType: registry.TypeOCIIndex, Digest: child.Digest, Platform: &f.platform}}, trust.ForbiddenContent},
+		"none of us": {[]registry.Descriptor{{MediaType: registry.TypeOCIManifest, Digest: child.Digest}}, "error"},
+	} {
+		m := s.manifest(registry.Manifest{Type: registry.TypeOCIIndex, Manifests: tc.children, Annotations: product("platform")})
+		_, err := f.Tree(t.Context(), s.signed(t, trust.KindRelease, m.Digest))
+		if got := trust.ReasonOf(err); got != tc.reason && (tc.reason != "error" || err == nil) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestBlobIsWrittenWhole(t *testing.T) {
+	want := pattern(3<<20 + 17)
+	for name, setup := range map[string]func(*shelf){
+		"in one go":                  func(*shelf) {},
+		"over a breaking connection": func(s *shelf) { s.failAt = 1 << 20 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf()
+			signed := s.os(t, want)
+			setup(s)
+			var dst memory
+			var last int64
+			got, err := New(s, Limits{}).Blob(t.Context(), signed, &dst, BlobOptions{Progress: func(done, _ int64) { last = done }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(dst.b, want) || got.Digest != trust.DigestOf(want) || got.Size != int64(len(want)) || last != got.Size {
+				t.Errorf("got %+v, %d bytes, progress %d", got, len(dst.b), last)
+			}
+		})
+	}
+}
+
+func TestBlobResumesFromWhatIsThere(t *testing.T) {
+	want := pattern(2 << 20)
+	for name, noRanges := range map[string]bool{"with ranges": false, "without ranges": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newShelf()
+			signed := s.os(t, want)
+			s.noRanges, s.opened = noRanges, nil
+			dst := memory{b: bytes.Clone(want[:1<<20])}
+			if _, err := New(s, Limits{}).Blob(t.Context(), signed, &dst, BlobOptions{Have: 1 << 20}); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(dst.b, want) || len(s.opened) != 1 || s.opened[0] != 1<<20 {
+				t.Errorf("asked from %v", s.opened)
+			}
+		})
+	}
+}
+
+func TestBlobTrustsNoEarlierBytes(t *testing.T) {
+	want := pattern(1 << 20)
+	s := newShelf()
+	signed := s.os(t, want)
+	dst := memory{b: bytes.Repeat([]byte("evil"), 100)}
+	if _, err := New(s, Limits{}).Blob(t.Context(), signed, &dst, BlobOptions{Have: 400}); trust.ReasonOf(err) != trust.WrongDigest {
+		t.Errorf("got %v", err)
+	}
+	if _, err := New(s, Limits{}).Blob(t.Context(), signed, &dst, BlobOptions{}); err != nil || !bytes.Equal(dst.b, want) {
+		t.Errorf("from the beginning: %v", err)
+	}
+}
+
+func TestBlobRefusals(t *testing.T) {
+	s := newShelf()
+	content := pattern(1 << 10)
+	signed := s.os(t, content)
+	describe := New(s, Limits{})
+	if c, err := describe.Describe(t.Context(), signed); err != nil || c.Digest != trust.DigestOf(content) || c.Size != 1<<10 {
+		t.Errorf("Describe: %+v, %v", c, err)
+	}
+	if _, err := New(s, Limits{Blob: 100}).Describe(t.Context(), signed); trust.ReasonOf(err) != trust.LimitExceeded {
+		t.Errorf("too large: %v", err)
+	}
+	if _, err := describe.Blob(t.Context(), signed, &memory{fail: true}, BlobOptions{}); err == nil || trust.ReasonOf(err) != "" {
+		t.Errorf("a destination that fails: %v", err)
+	}
+	s.failAt = -1
+	s.blobs[trust.DigestOf(content)] = append([]byte("x"), content[1:]...)
+	if _, err := describe.Blob(t.Context(), signed, &memory{}, BlobOptions{}); trust.ReasonOf(err) != trust.WrongDigest {
+		t.Errorf("tampered: %v", err)
+	}
+	s.blobs[trust.DigestOf(content)] = content[:100]
+	if _, err := describe.Blob(t.Context(), signed, &memory{}, BlobOptions{}); trust.ReasonOf(err) != trust.FetchFailed {
+		t.Errorf("cut off: %v", err)
+	}
+	release := s.release(t, s.blob(TypeReleaseLayer, archive(t, reg("a", "x"))))
+	if _, err := describe.Blob(t.Context(), release, &memory{}, BlobOptions{}); err == nil {
+		t.Error("a release was taken for an OS image")
+	}
+}
