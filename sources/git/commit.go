@@ -71,7 +71,7 @@ var trailerKey = regexp.MustCompile(`^Lockstep-[A-Z][A-Za-z]*(-[A-Z][A-Za-z]*)*$
 
 // message returns subject and trailers as Git wants them. Nothing of it can
 // hold a line break, so exactly these trailers are read back.
-func message(c StatusCommit) (string, error) {
+func message(c sources.StatusCommit) (string, error) {
 	var b strings.Builder
 	s := foreign.Line(c.Subject)
 	if s == "" {
@@ -91,7 +91,7 @@ func message(c StatusCommit) (string, error) {
 }
 
 // build makes the commit object, signed where there is a key.
-func (p *Publisher) build(ctx context.Context, c StatusCommit, tree builtTree, parent plumbing.Hash) (built, error) {
+func (p *Publisher) build(ctx context.Context, c sources.StatusCommit, tree builtTree, parent plumbing.Hash) (built, error) {
 	text, err := message(c)
 	if err != nil {
 		return built{}, err

@@ -61,31 +61,6 @@ type PublisherConfig struct {
 	Now func() time.Time
 }
 
-// StatusCommit is what to publish. Subject and trailers pass the sanitiser.
-type StatusCommit struct {
-	// Subject is the first line of the message.
-	Subject string
-	// Trailers end the message; their keys start with "Lockstep-".
-	Trailers []Trailer
-	// Files are the whole content of the branch, by plain name.
-	Files map[string][]byte
-}
-
-// Trailer is one line "Key: Value" at the end of a message.
-type Trailer struct{ Key, Value string }
-
-// Pushed says what was published.
-type Pushed struct {
-	// Revision as lockstep-status/<cluster>@sha1:<hex>.
-	Revision sources.Revision
-	// Rewritten is the tip that was found where our own last commit was
-	// expected; "" if all was as we left it. The new commit then names ours in
-	// the trailer Lockstep-Previous.
-	Rewritten string
-	// Attempts that it took.
-	Attempts int
-}
-
 // Publisher pushes status commits. It never fetches: a commit needs only the
 // name of its parent, so nothing of the branch is read but that. It's safe
 // for concurrent use; calls wait for one another.
@@ -146,12 +121,12 @@ var errLostRace = errors.New("the status branch moved meanwhile")
 // Publish pushes c on top of whatever the branch is at. Lost races are tried
 // again on the new tip, with backoff; other errors are *Error and the caller's
 // to retry: StatusPushDenied hardly heals by itself.
-func (p *Publisher) Publish(ctx context.Context, c StatusCommit) (Pushed, error) {
+func (p *Publisher) Publish(ctx context.Context, c sources.StatusCommit) (sources.Pushed, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	tree, err := buildTree(c.Files)
 	if err != nil {
-		return Pushed{}, err
+		return sources.Pushed{}, err
 	}
 	wait := p.cfg.Backoff
 	for attempt := 1; ; attempt++ {
@@ -161,13 +136,13 @@ func (p *Publisher) Publish(ctx context.Context, c StatusCommit) (Pushed, error)
 			return pushed, nil
 		}
 		if !errors.Is(err, errLostRace) {
-			return Pushed{}, pushError(p.remote.host(), err)
+			return sources.Pushed{}, pushError(p.remote.host(), err)
 		}
 		if attempt == p.cfg.Attempts {
-			return Pushed{}, wrap(ReasonStatusPushFailed, fmt.Sprintf("push to %s lost %d races; does something else write to it?", p.ref.Short(), attempt), err)
+			return sources.Pushed{}, wrap(ReasonStatusPushFailed, fmt.Sprintf("push to %s lost %d races; does something else write to it?", p.ref.Short(), attempt), err)
 		}
 		if err := sleep(ctx, wait); err != nil {
-			return Pushed{}, wrap(ReasonStatusPushFailed, "push to "+p.ref.Short(), err)
+			return sources.Pushed{}, wrap(ReasonStatusPushFailed, "push to "+p.ref.Short(), err)
 		}
 		wait = min(2*wait, 10*time.Second)
 	}
@@ -184,12 +159,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (p *Publisher) attempt(ctx context.Context, c StatusCommit, tree builtTree) (_ Pushed, err error) {
+func (p *Publisher) attempt(ctx context.Context, c sources.StatusCommit, tree builtTree) (_ sources.Pushed, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
 	defer cancel()
 	session, adv, err := p.remote.receive(ctx)
 	if err != nil {
-		return Pushed{}, err
+		return sources.Pushed{}, err
 	}
 	defer func() { _ = session.Close() }() // the report says whether it worked
 	tip := adv.References[p.ref.String()]
@@ -202,15 +177,15 @@ func (p *Publisher) attempt(ctx context.Context, c StatusCommit, tree builtTree)
 	rewritten := plumbing.ZeroHash
 	if !p.last.IsZero() && p.last != tip {
 		rewritten = tip
-		c.Trailers = append(c.Trailers[:len(c.Trailers):len(c.Trailers)], Trailer{"Lockstep-Previous", p.last.String()})
+		c.Trailers = append(c.Trailers[:len(c.Trailers):len(c.Trailers)], sources.Trailer{Key: "Lockstep-Previous", Value: p.last.String()})
 	}
 	commit, err := p.build(ctx, c, tree, tip)
 	if err != nil {
-		return Pushed{}, err
+		return sources.Pushed{}, err
 	}
 	p.pending = commit
 	if err := p.push(ctx, session, adv, tree, commit, tip); err != nil {
-		return Pushed{}, err
+		return sources.Pushed{}, err
 	}
 	gone := !p.last.IsZero() && p.last != tip && tip.IsZero()
 	p.last = commit.hash
@@ -221,8 +196,8 @@ func (p *Publisher) attempt(ctx context.Context, c StatusCommit, tree builtTree)
 	return out, nil
 }
 
-func (p *Publisher) pushed(h, rewritten plumbing.Hash) Pushed {
-	out := Pushed{Revision: sources.Revision{Ref: p.ref.Short(), Hash: h.String()}}
+func (p *Publisher) pushed(h, rewritten plumbing.Hash) sources.Pushed {
+	out := sources.Pushed{Revision: sources.Revision{Ref: p.ref.Short(), Hash: h.String()}}
 	if !rewritten.IsZero() {
 		out.Rewritten = rewritten.String()
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+
+	"github.com/lockstep-dev/lockstep/sources"
 )
 
 const statusRef = "refs/heads/lockstep-status/prod"
@@ -32,15 +34,15 @@ func (s *server) publisher(url string, change ...func(*PublisherConfig)) *Publis
 	return p
 }
 
-func status(subject string) StatusCommit {
-	return StatusCommit{
+func status(subject string) sources.StatusCommit {
+	return sources.StatusCommit{
 		Subject:  subject,
-		Trailers: []Trailer{{"Lockstep-Source-Revision", "main@sha1:abc"}},
+		Trailers: []sources.Trailer{{Key: "Lockstep-Source-Revision", Value: "main@sha1:abc"}},
 		Files:    map[string][]byte{"README.md": []byte("# " + subject + "\n"), "status.yaml": []byte("a: 1\n")},
 	}
 }
 
-func publish(t *testing.T, p *Publisher, c StatusCommit) Pushed {
+func publish(t *testing.T, p *Publisher, c sources.StatusCommit) sources.Pushed {
 	t.Helper()
 	out, err := p.Publish(t.Context(), c)
 	if err != nil {
@@ -229,7 +231,7 @@ func FuzzMessageHoldsExactlyOurTrailers(f *testing.F) {
 	f.Add("subject\nLockstep-Release-Digest: x", "v\nLockstep-Condition: Available=True")
 	f.Add("\u2028a", "\r\nb: c")
 	f.Fuzz(func(t *testing.T, subject, value string) {
-		text, err := message(StatusCommit{Subject: subject, Trailers: []Trailer{{"Lockstep-Condition", value}}})
+		text, err := message(sources.StatusCommit{Subject: subject, Trailers: []sources.Trailer{{Key: "Lockstep-Condition", Value: value}}})
 		if err != nil {
 			return
 		}
