@@ -40,8 +40,6 @@ type Provider interface {
 	Hostname() string
 	// NodeName is the wanted name of the node; empty means the host name.
 	NodeName() string
-	// Sysctls are the kernel parameters that are set at run time.
-	Sysctls() map[string]string
 	// KernelArgs are the arguments of the next boot's kernel.
 	KernelArgs() []string
 	// Bytes is the document as it was given.

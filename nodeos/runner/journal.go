@@ -218,6 +218,16 @@ func (j *Journal) State() State {
 	return j.state.clone()
 }
 
+// StartIn is which start of the agent in that boot the next Serve is, from 1.
+func (j *Journal) StartIn(bootID string) uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.state.BootID != bootID {
+		return 1
+	}
+	return j.state.Starts + 1
+}
+
 // Damaged is how many records were unreadable when the journal was opened.
 func (j *Journal) Damaged() int { return j.damaged }
 

@@ -1,0 +1,266 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config is a host's machine configuration: one small document, read
+// strictly, kept on disk.
+//
+//	apiVersion: lockstep.dev/v1alpha1
+//	kind: MachineConfig
+//	hostname: worker-1
+//	nodeName: worker-1
+//	kernelArgs: [console=ttyS0]
+//
+// It holds what the agent itself needs. What the operating system's own
+// documents say (sysctls, files, modules) is not in it.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+)
+
+// The document's identity and limits.
+const (
+	// APIVersion and Kind are what a document must say.
+	APIVersion = "lockstep.dev/v1alpha1"
+	// Kind is the document's kind.
+	Kind = "MachineConfig"
+	// MaxBytes is the largest document.
+	MaxBytes = 64 << 10
+
+	maxKernelArgs = 64
+	maxKernelArg  = 256
+)
+
+// document is the configuration as written.
+type document struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Hostname   string   `json:"hostname,omitempty"`
+	NodeName   string   `json:"nodeName,omitempty"`
+	KernelArgs []string `json:"kernelArgs,omitempty"`
+}
+
+// Config is a valid machine configuration; it implements nodeos.Provider and
+// doesn't change.
+type Config struct {
+	doc document
+	raw []byte
+}
+
+var _ nodeos.Provider = (*Config)(nil)
+
+// Hostname implements nodeos.Provider.
+func (c *Config) Hostname() string { return c.doc.Hostname }
+
+// NodeName implements nodeos.Provider.
+func (c *Config) NodeName() string { return c.doc.NodeName }
+
+// KernelArgs implements nodeos.Provider.
+func (c *Config) KernelArgs() []string { return slices.Clone(c.doc.KernelArgs) }
+
+// Bytes implements nodeos.Provider.
+func (c *Config) Bytes() []byte { return bytes.Clone(c.raw) }
+
+// Error says what is wrong with a configuration.
+type Error struct {
+	// Problems are all of them.
+	Problems []string
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	return "machine configuration: " + strings.Join(e.Problems, "; ")
+}
+
+// Reason is the condition reason.
+func (e *Error) Reason() string { return "InvalidConfig" }
+
+// Parse reads a document, YAML or JSON. Unknown and repeated fields are
+// errors.
+func Parse(data []byte) (*Config, error) {
+	if len(data) > MaxBytes {
+		return nil, &Error{[]string{fmt.Sprintf("it has %d bytes, at most %d are taken", len(data), MaxBytes)}}
+	}
+	var d document
+	if err := yaml.UnmarshalStrict(data, &d); err != nil {
+		return nil, &Error{[]string{err.Error()}}
+	}
+	if problems := d.problems(); len(problems) > 0 {
+		return nil, &Error{problems}
+	}
+	return &Config{doc: d, raw: bytes.Clone(data)}, nil
+}
+
+// problems lists what is wrong with a document.
+func (d document) problems() []string {
+	var out []string
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if d.APIVersion != APIVersion || d.Kind != Kind {
+		add("it is %q %q, want %s %s", d.APIVersion, d.Kind, APIVersion, Kind)
+	}
+	label := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+	for _, f := range []struct{ name, value string }{{"hostname", d.Hostname}, {"nodeName", d.NodeName}} {
+		if f.value != "" && (len(f.value) > 253 || !label.MatchString(f.value)) {
+			add("%s %.64q is no DNS name in lower case", f.name, f.value)
+		}
+	}
+	if len(d.KernelArgs) > maxKernelArgs {
+		add("it has %d kernelArgs, at most %d are taken", len(d.KernelArgs), maxKernelArgs)
+	}
+	for i, arg := range d.KernelArgs {
+		if arg == "" || len(arg) > maxKernelArg || strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			add("kernelArgs[%d] is empty, longer than %d bytes, or has blanks or other than ASCII characters", i, maxKernelArg)
+		}
+	}
+	return out
+}
+
+// needsReboot lists the fields whose change takes effect with the next boot.
+func needsReboot(from, to *Config) []string {
+	var out []string
+	if from.doc.NodeName != to.doc.NodeName {
+		out = append(out, "nodeName")
+	}
+	if !slices.Equal(from.doc.KernelArgs, to.doc.KernelArgs) {
+		out = append(out, "kernelArgs")
+	}
+	return out
+}
+
+// Manager keeps the active configuration in a file; it implements
+// nodeos.ConfigManager and is safe for several goroutines.
+type Manager struct {
+	file   string
+	notify func(nodeos.Provider) error
+
+	mu     sync.Mutex
+	active *Config
+}
+
+var _ nodeos.ConfigManager = (*Manager)(nil)
+
+// Open returns the manager of a file that need not exist yet. Notify, if not
+// nil, is told each new configuration.
+func Open(file string, notify func(nodeos.Provider) error) (*Manager, error) {
+	m := &Manager{file: file, notify: notify}
+	data, err := readBounded(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return m, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the machine configuration: %w", err)
+	}
+	c, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	m.active = c
+	return m, m.tell(c)
+}
+
+// readBounded reads a file of at most MaxBytes.
+func readBounded(file string) ([]byte, error) {
+	f, err := os.Open(file) //nolint:gosec // the host's own configuration.
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if len(data) > MaxBytes {
+		return nil, fmt.Errorf("%s has more than %d bytes", file, MaxBytes)
+	}
+	return data, nil
+}
+
+func (m *Manager) tell(c *Config) error {
+	if m.notify == nil {
+		return nil
+	}
+	return m.notify(c)
+}
+
+// Config implements nodeos.ConfigManager.
+func (m *Manager) Config() nodeos.Provider {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.active == nil {
+		return nil
+	}
+	return m.active
+}
+
+// ValidateConfig implements nodeos.ConfigManager.
+func (m *Manager) ValidateConfig(data []byte) (nodeos.Provider, error) {
+	c, err := Parse(data)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// SetConfig implements nodeos.ConfigManager: the file is replaced first.
+func (m *Manager) SetConfig(data []byte) error {
+	c, err := Parse(data)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := replace(m.file, data); err != nil {
+		return fmt.Errorf("write the machine configuration: %w", err)
+	}
+	m.active = c
+	return m.tell(c)
+}
+
+// CanApplyImmediate implements nodeos.ConfigManager.
+func (m *Manager) CanApplyImmediate(data []byte) error {
+	c, err := Parse(data)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.active == nil {
+		return nil
+	}
+	if fields := needsReboot(m.active, c); len(fields) > 0 {
+		return nodeos.Refuse("RebootRequired", "this config change can't be applied in immediate mode: %s takes effect with a reboot", strings.Join(fields, ", "))
+	}
+	return nil
+}
+
+// replace puts new content in a file's place, atomically and synced.
+func replace(file string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	d, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

@@ -1,0 +1,107 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+)
+
+const head = "apiVersion: lockstep.dev/v1alpha1\nkind: MachineConfig\n"
+
+func TestADocumentIsReadStrictly(t *testing.T) {
+	for name, tc := range map[string]struct{ doc, want string }{
+		"a good one":            {head + "hostname: worker-1.example\nkernelArgs: [console=ttyS0]\n", ""},
+		"an unknown field":      {head + "hostnam: x\n", "unknown field"},
+		"a repeated field":      {head + "hostname: a\nhostname: b\n", "already set"},
+		"another kind":          {"apiVersion: v1\nkind: Pod\n", `it is "v1" "Pod"`},
+		"a bad host name":       {head + "hostname: Worker_1\n", "hostname"},
+		"a bad node name":       {head + "nodeName: -x\n", "nodeName"},
+		"a blank in an arg":     {head + "kernelArgs: [\"a b\"]\n", "kernelArgs[0]"},
+		"too many kernel args":  {head + "kernelArgs: [" + strings.Repeat("a,", 65) + "]\n", "65 kernelArgs"},
+		"more bytes than taken": {head + "#" + strings.Repeat("x", MaxBytes), "at most"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse([]byte(tc.doc))
+			if (err == nil) != (tc.want == "") || (err != nil && !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+			if err != nil && nodeos.ReasonOf(err, "") != "InvalidConfig" {
+				t.Errorf("the reason is %q", nodeos.ReasonOf(err, ""))
+			}
+		})
+	}
+}
+
+func TestAConfigurationOutlivesARestartAndABadOneChangesNothing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "machine.yaml")
+	told := 0
+	notify := func(nodeos.Provider) error { told++; return nil }
+	m, err := Open(file, notify)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Config() != nil {
+		t.Error("a host without a configuration has one")
+	}
+	if err := m.SetConfig([]byte(head + "hostname: one\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetConfig([]byte("nonsense: true")); err == nil {
+		t.Error("nonsense was taken")
+	}
+	again, err := Open(file, notify)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := again.Config(); got == nil || got.Hostname() != "one" || told != 2 {
+		t.Errorf("after a restart: %v, told %d times", got, told)
+	}
+	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) != 1 {
+		t.Errorf("files left: %v, %v", left, err)
+	}
+}
+
+func TestOnlyWhatNeedsNoRebootAppliesImmediately(t *testing.T) {
+	m, err := Open(filepath.Join(t.TempDir(), "machine.yaml"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.CanApplyImmediate([]byte(head + "nodeName: x\n")); err != nil {
+		t.Errorf("the first configuration: %v", err)
+	}
+	if err := m.SetConfig([]byte(head + "hostname: a\nnodeName: x\n")); err != nil {
+		t.Fatal(err)
+	}
+	for doc, want := range map[string]string{
+		"hostname: b\nnodeName: x\n":                        "",
+		"hostname: a\nnodeName: y\n":                        "nodeName takes effect",
+		"hostname: a\nnodeName: y\nkernelArgs: [quiet]\n":   "nodeName, kernelArgs take",
+		"hostname: a\nnodeName: x\nkernelArgs: [quiet=1]\n": "kernelArgs takes effect",
+	} {
+		err := m.CanApplyImmediate([]byte(head + doc))
+		if want == "nodeName, kernelArgs take" {
+			want = "nodeName, kernelArgs"
+		}
+		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: got %v, want %q", doc, err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{head, head + "hostname: a\n", "{}", "a: &a [*a]", head + "kernelArgs: [1]"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := Parse(data)
+		if err == nil && len(c.doc.problems()) > 0 {
+			t.Errorf("%q was taken", data)
+		}
+	})
+}
