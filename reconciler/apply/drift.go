@@ -110,6 +110,9 @@ func (e *Engine) needs(it *item) bool {
 	view := e.cfg.Live.Get(it.id)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if it.leaving {
+		return false
+	}
 	if it.shard == noShard {
 		return view.State == live.Present && !view.Object.Deleting // A delete manifest's object came back.
 	}

@@ -132,6 +132,13 @@ func (s *Shared) claim(id payload.ObjectID, owner string) (other string, ok bool
 	return "", true
 }
 
+// transfer gives the object to owner, whose manifest names who had it.
+func (s *Shared) transfer(id payload.ObjectID, owner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owners[id] = owner
+}
+
 func (s *Shared) release(id payload.ObjectID, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,6 +207,8 @@ type item struct {
 	pace  pace
 	shard int
 	body  bool
+	// leaving objects are being pruned: that they go is no drift.
+	leaving bool
 }
 
 // New makes an engine. Call Load before anything else, and Close in the end.
@@ -309,6 +318,7 @@ func (e *Engine) addLocked(m *payload.Manifest, order int) *item {
 			e.store.place(it)
 		}
 	}
+	it.leaving = false
 	if body := live.NeedsBody(m); body && !it.body {
 		before := it.interest()
 		it.body = true
@@ -333,9 +343,14 @@ func (e *Engine) ensure(ctx context.Context, m *payload.Manifest) (*item, error)
 		if adoptFrom(m) != live.ManagerPrefix+other {
 			return nil, ownedByOther(m.ID, other)
 		}
+		e.cfg.Shared.transfer(m.ID, e.cfg.Owner)
 	}
 	e.mu.Lock()
 	it, known := e.items[m.ID], true
+	if it != nil && it.leaving {
+		e.mu.Unlock()
+		return nil, transient(m.ID, ReasonTerminating, "the object left the set and is being pruned; it's applied again when a release names it")
+	}
 	if it == nil || (it.shard == noShard && !m.Delete) {
 		it, known = e.addLocked(m, -1), false
 		if it.shard == noShard && !m.Delete {

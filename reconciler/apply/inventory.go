@@ -107,7 +107,7 @@ func (e *entry) setRecord(r Record) {
 // encodeEntries writes one line an object, in the order of their identities,
 // so that equal inventories are equal bytes.
 func encodeEntries(entries []entry) (string, error) {
-	slices.SortFunc(entries, func(a, b entry) int { return a.id().Compare(b.id()) })
+	slices.SortStableFunc(entries, func(a, b entry) int { return a.id().Compare(b.id()) })
 	var b strings.Builder
 	for i := range entries {
 		line, err := json.Marshal(&entries[i])

@@ -60,6 +60,7 @@ func (e *Engine) Prune(ctx context.Context, keep map[payload.ObjectID]bool, opts
 	if err := guard(len(gone), total, opts); err != nil {
 		return result, err
 	}
+	e.markLeaving(gone)
 	var failures []error
 	for level := range levels(gone) {
 		failures = append(failures, e.pruneLevel(ctx, level, &result)...)
@@ -92,6 +93,16 @@ func (e *Engine) leaving(keep map[payload.ObjectID]bool) ([]entry, int) {
 	}
 	slices.SortFunc(out, func(a, b entry) int { return pruneOrder(a, b) })
 	return out, total
+}
+
+func (e *Engine) markLeaving(gone []entry) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range gone {
+		if it := e.items[gone[i].id()]; it != nil {
+			it.leaving = true
+		}
+	}
 }
 
 // pruneOrder goes backwards through the payload; within a run level what

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -252,15 +253,24 @@ func (e *Engine) write(ctx context.Context, j *job) (Change, error) {
 		}
 		o = live.Summarize(answer)
 	}
-	for _, own := range o.Own {
-		if other := own.Manager.Value(); other != e.manager && other != adoptFrom(j.m) {
-			return Change{}, ownedByOther(j.m.ID, other[len(live.ManagerPrefix):])
-		}
+	if err := e.alone(j.m, o); err != nil {
+		return Change{}, err
 	}
 	if answer, err = e.giveUp(ctx, j, answer); err != nil {
 		return Change{}, err
 	}
 	return e.record(j, answer), nil
+}
+
+// alone refuses an object that another set manages too, so that two sets
+// never fight for it.
+func (e *Engine) alone(m *payload.Manifest, o *live.Object) error {
+	for _, own := range o.Own {
+		if other := own.Manager.Value(); other != e.manager && other != adoptFrom(m) {
+			return ownedByOther(m.ID, strings.TrimPrefix(other, live.ManagerPrefix))
+		}
+	}
+	return nil
 }
 
 // prepare does what has to come before the patch: looks at an object that the
@@ -284,6 +294,9 @@ func (e *Engine) prepare(ctx context.Context, j *job) error {
 		return nil
 	}
 	o := j.view.Object
+	if err := e.alone(j.m, o); err != nil {
+		return err
+	}
 	if j.decision.judgement == Drifted && j.mode == Reconciling && !j.m.ForceFields {
 		if err := e.yield(ctx, j); err != nil {
 			return err

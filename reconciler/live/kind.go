@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/lockstep-dev/lockstep/payload"
 )
@@ -213,6 +214,7 @@ func (c *Cache) reflectOnce(ctx context.Context, k *kind, turn int, version stri
 	bodies := k.bodies
 	k.mu.RUnlock()
 	store := &turnStore{kind: k, turn: turn, cache: c}
+	ctx = klog.NewContext(ctx, c.cfg.Log.V(2)) // The reflector tells what we decide about anyway.
 	r := cache.NewReflectorWithOptions(c.listWatch(mapping.Resource, bodies), nil, store, cache.ReflectorOptions{
 		Name:            k.gk.String(),
 		TypeDescription: k.gk.String(),

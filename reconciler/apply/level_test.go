@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"strconv"
+	"testing"
+	"time"
+	"unique"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+)
+
+const testManager = "lockstep:clusterrelease/x"
+
+func d(s string) live.Digest { return digestOf(s) }
+
+// recorded is the record of an apply at version 100, generation 3.
+func recorded() Record {
+	return Record{UID: "u", ResourceVersion: "100", Generation: 3, Desired: d("h"), Entry: d("e"), Values: d("m"), Status: d("s"), Foreign: d("f")}
+}
+
+// shown is the object as that apply left it, in another version.
+func shown(version string, change ...func(*live.Object)) live.View {
+	o := &live.Object{
+		UID: "u", ResourceVersion: version, Generation: 3, Status: d("s"), Foreign: d("f"),
+		Own: []live.Own{{Manager: unique.Make(testManager), Entry: d("e"), Values: d("m")}},
+	}
+	for _, c := range change {
+		c(o)
+	}
+	return live.View{State: live.Present, Object: o, AsOf: version}
+}
+
+func TestRuleR1(t *testing.T) {
+	deployment := schema.GroupKind{Group: "apps", Kind: "Deployment"}
+	configMap := schema.GroupKind{Kind: "ConfigMap"}
+	priority := schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"}
+	custom := schema.GroupKind{Group: "example.com", Kind: "Widget"}
+	entry := func(o *live.Object) { o.Own[0].Entry = d("other") }
+	values := func(o *live.Object) { o.Own[0].Values = d("other") }
+	taken := func(o *live.Object) { o.Own = nil }
+	status := func(o *live.Object) { o.Status = d("other") }
+	foreign := func(o *live.Object) { o.Foreign = d("other") }
+	generation := func(o *live.Object) { o.Generation = 4 }
+	merged := func(o *live.Object) { o.Merged = true }
+	dying := func(o *live.Object) { o.Deleting = true }
+	uid := func(o *live.Object) { o.UID = "v" }
+	for name, tc := range map[string]struct {
+		kind schema.GroupKind
+		view live.View
+		want Judgement
+	}{
+		"the version that we wrote is level":                          {deployment, shown("100"), Level},
+		"even if its digests can't be":                                {deployment, shown("100", entry), Level},
+		"an event from before our answer says nothing":                {deployment, shown("99", entry, generation), Level},
+		"a list that went back in time has to be verified":            {deployment, shown("99", merged), Unclear},
+		"a changed entry is drift":                                    {deployment, shown("101", entry), Drifted},
+		"a lost entry is drift":                                       {configMap, shown("101", taken), Drifted},
+		"a changed label value is drift":                              {configMap, shown("101", values), Drifted},
+		"drift goes before a status write":                            {configMap, shown("101", entry, status), Drifted},
+		"the same generation is level":                                {deployment, shown("101", status, foreign), Level},
+		"another generation with the same entry is unclear":           {deployment, shown("101", generation), Unclear},
+		"custom resources count generations":                          {custom, shown("101", generation), Unclear},
+		"a status write is level without generations":                 {configMap, shown("101", status), Level},
+		"a status write merged with others isn't":                     {configMap, shown("101", status, merged), Unclear},
+		"a foreign write without generations is unclear":              {configMap, shown("101", foreign), Unclear},
+		"a status write together with a foreign one is unclear":       {configMap, shown("101", status, foreign), Unclear},
+		"a write that leaves no trace is unclear":                     {configMap, shown("101"), Unclear},
+		"PriorityClass doesn't count though its generation isn't 0":   {priority, shown("101"), Unclear},
+		"another object of the name is none of ours":                  {deployment, shown("101", uid), Missing},
+		"the predecessor's last event says nothing":                   {deployment, shown("99", uid), Level},
+		"a dying object is waited for":                                {deployment, shown("101", dying), Dying},
+		"absent since a newer version is missing":                     {deployment, live.View{State: live.Absent, AsOf: "101"}, Missing},
+		"absent as of an older version hasn't been seen yet":          {deployment, live.View{State: live.Absent, AsOf: "99"}, Level},
+		"a Job that finished and is gone is done":                     {deployment, live.View{State: live.Absent, AsOf: "101", Finished: true}, Done},
+		"an unwatched kind isn't known":                               {deployment, live.View{}, Unseen},
+		"absence in another epoch is missing whatever the version is": {deployment, live.View{State: live.Absent, AsOf: "99", Epoch: 1}, Missing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := Judge(recorded(), tc.kind, testManager, tc.view); got != tc.want {
+				t.Errorf("Judge = %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestNoEntryIsLegalAsLongAsItStaysSo(t *testing.T) {
+	rec := recorded()
+	rec.Entry, rec.Values = live.Digest{}, live.Digest{}
+	none := func(o *live.Object) { o.Own = nil }
+	if got := Judge(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101", none, func(o *live.Object) { o.Status = d("other") })); got != Level {
+		t.Errorf("still none: %s, want Level", got)
+	}
+	if got := Judge(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101")); got != Drifted {
+		t.Errorf("an entry appeared: %s, want Drifted", got)
+	}
+}
+
+func TestRecordReadBackIsNeverNewerThanTheCluster(t *testing.T) {
+	rec := recorded()
+	rec.Epoch = -1
+	if got := Judge(rec, schema.GroupKind{Group: "apps", Kind: "Deployment"}, testManager, shown("99")); got != Unclear {
+		t.Errorf("an older version after a restart: %s, want Unclear: etcd was restored", got)
+	}
+	if got := Judge(rec, schema.GroupKind{Group: "apps", Kind: "Deployment"}, testManager, shown("100")); got != Level {
+		t.Errorf("the same version after a restart: %s, want Level", got)
+	}
+}
+
+// What must hold of any view: a change of what we hold is never overlooked in
+// a newer version, and what isn't newer never costs a request.
+func TestRuleR1Properties(t *testing.T) {
+	kinds := []schema.GroupKind{{Kind: "ConfigMap"}, {Group: "apps", Kind: "Deployment"}, {Group: "example.com", Kind: "Widget"}, {Kind: "Service"}}
+	rapid.Check(t, func(t *rapid.T) {
+		kind := rapid.SampledFrom(kinds).Draw(t, "kind")
+		version := rapid.IntRange(90, 110).Draw(t, "version")
+		flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
+		sameEntry, sameValues, sameUID, merged := flip("entry"), flip("values"), flip("uid"), flip("merged")
+		view := shown(strconv.Itoa(version), func(o *live.Object) {
+			if !sameEntry {
+				o.Own[0].Entry = d("other")
+			}
+			if !sameValues {
+				o.Own[0].Values = d("other")
+			}
+			if !sameUID {
+				o.UID = "v"
+			}
+			if !flip("status") {
+				o.Status = d("other")
+			}
+			if !flip("foreign") {
+				o.Foreign = d("other")
+			}
+			o.Generation = rapid.Int64Range(3, 4).Draw(t, "generation")
+			o.Merged = merged
+		})
+		got := Judge(recorded(), kind, testManager, view)
+		switch {
+		case version > 100 && sameUID && (!sameEntry || !sameValues) && got != Drifted:
+			t.Fatalf("a change of ours was judged %s", got)
+		case version > 100 && !sameUID && got != Missing:
+			t.Fatalf("another object was judged %s", got)
+		case version < 100 && !merged && got != Level:
+			t.Fatalf("an old event was judged %s", got)
+		case version == 100 && sameUID && got != Level:
+			t.Fatalf("our own version was judged %s", got)
+		case version > 100 && view.Object.Generation == 4 && got == Level && countsGenerations(kind):
+			t.Fatal("a new generation was overlooked")
+		}
+	})
+}
+
+func TestPaceSlowsDownAndForgets(t *testing.T) {
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	var p pace
+	for i := range contestsAtOnce {
+		if p.repairAt().After(now) {
+			t.Fatalf("repair %d waits", i)
+		}
+		p.contested(now)
+	}
+	last := time.Duration(0)
+	for range 20 {
+		wait := p.repairAt().Sub(now)
+		if wait < last || wait > contestLongest || wait <= 0 {
+			t.Fatalf("wait %s after %s", wait, last)
+		}
+		last = wait
+		p.contested(now)
+	}
+	if last != contestLongest {
+		t.Errorf("the longest wait is %s, want %s", last, contestLongest)
+	}
+	now = now.Add(quietAfter + time.Second)
+	p.contested(now)
+	if p.repairAt().After(now) {
+		t.Errorf("a contest after a quiet time waits")
+	}
+}
+
+func TestVerificationsArePaced(t *testing.T) {
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	var p pace
+	if p.verifyAt().After(now) {
+		t.Error("the first verification waits")
+	}
+	p.verified(now)
+	if got := p.verifyAt().Sub(now); got != verifyEvery {
+		t.Errorf("the second waits %s, want %s", got, verifyEvery)
+	}
+	for range verifiesAtOnce {
+		p.verified(now)
+	}
+	if got := p.verifyAt().Sub(now); got != verifySlowly {
+		t.Errorf("after many it waits %s, want %s", got, verifySlowly)
+	}
+}
+
+func TestSlowRoundVerifiesEachObjectOncePerPeriod(t *testing.T) {
+	started := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	const period = 24 * time.Hour
+	for n := range 50 {
+		it := &item{entry: entry{Desired: digestOf(n)}}
+		turns := 0
+		for at := started; at.Before(started.Add(3 * period)); at = at.Add(scanEvery) {
+			if turnWithin(it, started, at, at.Add(scanEvery), period) {
+				turns++
+			}
+		}
+		if turns < 2 || turns > 3 {
+			t.Errorf("object %d was verified %d times in three periods", n, turns)
+		}
+	}
+}

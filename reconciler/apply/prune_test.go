@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-dev/lockstep/payload"
+)
+
+func keepOf(ms []payload.Manifest) map[payload.ObjectID]bool {
+	keep := map[payload.ObjectID]bool{}
+	for i := range ms {
+		keep[ms[i].ID] = true
+	}
+	return keep
+}
+
+var generous = PruneOptions{MaxFraction: 90}
+
+func (r *rig) exists(id payload.ObjectID) bool {
+	r.t.Helper()
+	_, err := r.resource(id).Get(r.t.Context(), id.Name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		r.t.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestPruneDeletesWhatLeftTheSetInReverseOrder(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	r.requests.take()
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[:3]), generous)
+	must(t, err)
+	want := []payload.ObjectID{ms[5].ID, ms[4].ID, ms[3].ID}
+	if diff := cmp.Diff(want, result.Deleted); diff != "" {
+		t.Errorf("deleted (-want +got):\n%s", diff)
+	}
+	for i := range ms {
+		if got := r.exists(ms[i].ID); got != (i < 3) {
+			t.Errorf("%s exists: %t", ms[i].ID, got)
+		}
+	}
+	r.restart()
+	if n := r.engine.Size(); n != 3 {
+		t.Errorf("%d objects in the inventory, want 3", n)
+	}
+}
+
+func TestPruneGuard(t *testing.T) {
+	for name, tc := range map[string]struct {
+		gone, total int
+		opts        PruneOptions
+		refused     bool
+	}{
+		"a fifth of many goes":                        {20, 100, PruneOptions{MaxFraction: 20}, false},
+		"more than a fifth doesn't":                   {21, 100, PruneOptions{MaxFraction: 20}, true},
+		"a small set may lose a few":                  {1, 3, PruneOptions{MaxFraction: 20}, false},
+		"but never all":                               {3, 3, PruneOptions{MaxFraction: 100}, true},
+		"a fraction of nothing forbids all":           {1, 100, PruneOptions{}, true},
+		"the deletion of the set needs no guard":      {3, 3, PruneOptions{All: true}, false},
+		"the floor can be raised for a test or a fix": {9, 10, PruneOptions{MaxFraction: 1, MinAllowed: 9}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := guard(tc.gone, tc.total, tc.opts)
+			if (err != nil) != tc.refused {
+				t.Errorf("guard(%d of %d) = %v", tc.gone, tc.total, err)
+			}
+		})
+	}
+}
+
+func TestWallSevenGuardRefusesBeforeAnythingIsDeleted(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.requests.take()
+	_, err := r.engine.Prune(t.Context(), nil, PruneOptions{MaxFraction: 100})
+	var refused *Error
+	if !errors.As(err, &refused) || refused.Reason() != ReasonPruneGuard || refused.Retriable() {
+		t.Errorf("err = %v, want a permanent PruneGuard", err)
+	}
+	if got := r.requests.take(); len(got) > 0 {
+		t.Errorf("requests: %q", got)
+	}
+}
+
+func TestWallSevenAdoptedObjectsAreOrphaned(t *testing.T) {
+	r := newRig(t)
+	_, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}, metav1.CreateOptions{})
+	must(t, err)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+	must(t, err)
+	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !r.exists(ms[0].ID) {
+		t.Errorf("%+v, want the adopted ConfigMap orphaned", result)
+	}
+}
+
+func TestWallSevenOnlyTheSameUIDIsDeleted(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.kill()
+	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
+	_, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}, metav1.CreateOptions{})
+	must(t, err)
+	r.start()
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+	must(t, err)
+	if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+		t.Errorf("%+v, want the other object left alone", result)
+	}
+}
+
+func TestWallSevenOnlyWhatStillCarriesOurManagerIsDeleted(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.kill()
+	r.patch(ms[0].ID, "someone", `{"metadata":{"managedFields":[{}]}}`)
+	r.start()
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+	must(t, err)
+	if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+		t.Errorf("%+v, want the object left alone", result)
+	}
+}
+
+func TestWallSevenControlledObjectsAreLeftAlone(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	owner := r.get(ms[2].ID)
+	r.patch(ms[0].ID, "someone", `{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"Deployment","name":"web","uid":"`+string(owner.GetUID())+`","controller":true}]}}`)
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+	must(t, err)
+	if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+		t.Errorf("%+v, want the object left alone", result)
+	}
+}
+
+func TestWallSevenForgedInventoryDeletesNothingForeign(t *testing.T) {
+	r := newRig(t)
+	victim, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "victim"}, Data: map[string]string{"a": "1"}}, metav1.CreateOptions{FieldManager: "someone"})
+	must(t, err)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.kill()
+	shard, err := r.kube.CoreV1().ConfigMaps(ownNamespace).Get(t.Context(), r.engine.store.name(0), metav1.GetOptions{})
+	must(t, err)
+	forged, err := encodeEntries([]entry{
+		{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "victim", UID: victim.UID, Created: true, Confirmed: true, Entry: digestOf("x")},
+		{Version: "v1", Kind: "Namespace", Name: "kube-system", UID: "x", Created: true, Confirmed: true},
+	})
+	must(t, err)
+	shard.Data[keyEntries] += forged
+	_, err = r.kube.CoreV1().ConfigMaps(ownNamespace).Update(t.Context(), shard, metav1.UpdateOptions{})
+	must(t, err)
+	r.start()
+	_, err = r.engine.Prune(t.Context(), keepOf(ms), generous)
+	must(t, err)
+	if !r.exists(payload.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "victim"}) {
+		t.Error("a forged entry deleted a foreign object")
+	}
+}
+
+func TestWallSevenNamespacesNeedConsent(t *testing.T) {
+	r := newRig(t)
+	text := `
+apiVersion: v1
+kind: Namespace
+metadata: {name: NS-a}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: NS-b, annotations: {lockstep.dev/prune: confirmed}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: stays, namespace: NS}
+`
+	ms := r.manifests(text)
+	r.apply(ms, Updating)
+	r.engine.cfg.DeletionWait = patience
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[2:]), generous)
+	must(t, err)
+	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !slices.Contains(result.Deleted, ms[1].ID) {
+		t.Errorf("%+v, want a orphaned and b deleted", result)
+	}
+}
+
+func TestCopiedLabelsDeleteNothing(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(strings.Replace(webSet, "name: web, namespace: NS}\nspec: {selector", "name: web, namespace: NS, labels: {applyset.kubernetes.io/part-of: x}}\nspec: {selector", 1))
+	r.apply(ms, Updating)
+	slice := payload.ObjectID{Group: "discovery.k8s.io", Kind: "EndpointSlice", Namespace: r.ns}
+	r.await("the EndpointSlice", func() bool {
+		list, err := r.kube.DiscoveryV1().EndpointSlices(r.ns).List(t.Context(), metav1.ListOptions{})
+		must(t, err)
+		if len(list.Items) == 0 {
+			return false
+		}
+		slice.Name = list.Items[0].Name
+		return true
+	})
+	_, err := r.engine.Prune(t.Context(), keepOf(ms), generous)
+	must(t, err)
+	if !r.exists(slice) {
+		t.Error("the EndpointSlice was pruned")
+	}
+}
+
+func TestUnconfirmedDeletionStaysInTheInventory(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	r.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
+	r.engine.cfg.DeletionWait = 200 * time.Millisecond
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
+	var refused *Error
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "example.com/hold") {
+		t.Fatalf("err = %v, want one that names the finalizer", err)
+	}
+	if !slices.Contains(result.Pending, ms[5].ID) || !r.exists(ms[4].ID) {
+		t.Errorf("%+v, want the Secret pending and what is below untouched", result)
+	}
+	r.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":null}}`)
+	r.restart()
+	_, err = r.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
+	must(t, err)
+	if r.exists(ms[5].ID) || r.exists(ms[4].ID) {
+		t.Error("the deletion wasn't finished after the restart")
+	}
+}
+
+func TestProtectedObjects(t *testing.T) {
+	for id, want := range map[payload.ObjectID]bool{
+		{Kind: "Namespace", Name: "kube-system"}:                                                                true,
+		{Kind: "Namespace", Name: "default"}:                                                                    true,
+		{Kind: "Namespace", Name: "lockstep-system"}:                                                            true,
+		{Kind: "Namespace", Name: "web"}:                                                                        false,
+		{Kind: "ConfigMap", Namespace: "lockstep-system", Name: "x"}:                                            true,
+		{Group: "lockstep.dev", Kind: "NodeOS", Namespace: "lockstep-system", Name: "x"}:                        false,
+		{Kind: "ConfigMap", Namespace: "kube-public", Name: "x"}:                                                true,
+		{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "hosts.lockstep.dev"}:           true,
+		{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "widgets.notlockstep.dev.x.io"}: false,
+		{Kind: "ConfigMap", Namespace: "default", Name: "x"}:                                                    false,
+	} {
+		if got := protected(id, "lockstep-system") != ""; got != want {
+			t.Errorf("protected(%s) = %t, want %t", id, got, want)
+		}
+	}
+}

@@ -1,0 +1,302 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+	"github.com/lockstep-dev/lockstep/test/controlplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+
+const ownNamespace = "lockstep-system"
+
+// patience bounds what a test waits for.
+const patience = 20 * time.Second
+
+// counter counts requests by method, watches apart.
+type counter struct {
+	next http.RoundTripper
+	mu   sync.Mutex
+	seen []string
+}
+
+func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	method := r.Method
+	if r.URL.Query().Get("watch") != "" {
+		method = "WATCH"
+	}
+	c.seen = append(c.seen, method+" "+r.URL.Path)
+	c.mu.Unlock()
+	return c.next.RoundTrip(r)
+}
+
+// take returns the requests since the last call, but for discovery's.
+func (c *counter) take() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := c.seen
+	c.seen = nil
+	return out
+}
+
+// rig is one set on the shared control plane, in a namespace of its own.
+type rig struct {
+	t       *testing.T
+	ns      string
+	owner   string
+	kube    kubernetes.Interface
+	dynamic dynamic.Interface
+	shared  *Shared
+
+	cache    *live.Cache
+	engine   *Engine
+	requests *counter
+	watches  *counter
+	stop     context.CancelFunc
+	done     chan struct{}
+
+	mu       sync.Mutex
+	applied  map[payload.ObjectID]payload.Manifest
+	repaired []Change
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	cluster := controlplane.Shared(t)
+	kube, err := kubernetes.NewForConfig(cluster.Config)
+	must(t, err)
+	dyn, err := dynamic.NewForConfig(cluster.Config)
+	must(t, err)
+	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
+	name = fmt.Sprintf("%.40s-%d", name, time.Now().UnixNano()%1e6)
+	r := &rig{
+		t: t, ns: name, owner: "clusterrelease/" + name, kube: kube, dynamic: dyn,
+		shared: NewShared(DefaultConcurrency), applied: map[payload.ObjectID]payload.Manifest{},
+	}
+	for _, ns := range []string{ownNamespace, r.ns} {
+		_, err := kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			must(t, err)
+		}
+	}
+	r.start()
+	t.Cleanup(func() { r.kill() })
+	return r
+}
+
+func counted(cfg *rest.Config, c *counter) *rest.Config {
+	out := rest.CopyConfig(cfg)
+	out.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		c.next = rt
+		return c
+	})
+	return out
+}
+
+// start makes a cache and an engine, as a fresh process would.
+func (r *rig) start() {
+	r.t.Helper()
+	cfg := controlplane.Shared(r.t).Config
+	r.requests, r.watches = &counter{}, &counter{}
+	cache, err := live.New(live.Config{REST: counted(cfg, r.watches), Now: time.Now, Log: logr.Discard()})
+	must(r.t, err)
+	r.cache = cache
+	ctx, cancel := context.WithCancel(context.Background()) // outlives t.Context, for Cleanup
+	r.stop, r.done = cancel, make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() { _ = cache.Start(ctx) })
+	r.engine, err = New(Config{
+		Owner: r.owner, REST: counted(cfg, r.requests), Live: cache,
+		Inventory: r.kube.CoreV1().ConfigMaps(ownNamespace), Shared: r.shared, Metrics: NewMetrics(), Now: time.Now,
+	})
+	must(r.t, err)
+	if problems, err := r.engine.Load(r.t.Context()); err != nil || len(problems) > 0 {
+		r.t.Fatalf("Load: %v %v", problems, err)
+	}
+	group.Go(func() {
+		_ = r.engine.Watch(ctx, func(id payload.ObjectID) {
+			group.Go(func() { r.repair(ctx, id) })
+		})
+	})
+	go func() { group.Wait(); close(r.done) }()
+}
+
+// kill ends the process without a goodbye.
+func (r *rig) kill() {
+	r.stop()
+	<-r.done
+	r.engine.Close()
+}
+
+func (r *rig) restart() {
+	r.kill()
+	r.start()
+}
+
+// repair is what a worker does on drift.
+func (r *rig) repair(ctx context.Context, id payload.ObjectID) {
+	r.mu.Lock()
+	m, ok := r.applied[id]
+	r.mu.Unlock()
+	if !ok {
+		return
+	}
+	ch, err := r.engine.Apply(ctx, &m, Reconciling)
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.repaired = append(r.repaired, ch)
+}
+
+func (r *rig) repairs() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, ch := range r.repaired {
+		if ch.Action == Repaired || ch.Action == Created || ch.Action == Updated {
+			n++
+		}
+	}
+	return n
+}
+
+// manifests decodes YAML; NS stands for the rig's namespace.
+func (r *rig) manifests(text string) []payload.Manifest {
+	r.t.Helper()
+	reader := utilyaml.NewYAMLReader(bufioReader(strings.ReplaceAll(text, "NS", r.ns)))
+	var out []payload.Manifest
+	for {
+		doc, err := reader.Read()
+		if err != nil {
+			return out
+		}
+		if len(bytes.TrimSpace(doc)) == 0 {
+			continue
+		}
+		obj := map[string]any{}
+		must(r.t, yaml.Unmarshal(doc, &obj))
+		m, err := payload.NewManifest(&unstructured.Unstructured{Object: integers(obj).(map[string]any)})
+		must(r.t, err)
+		m.RunLevel = len(out) // Each a level of its own, so that order shows.
+		out = append(out, m)
+	}
+}
+
+// apply brings a set of manifests as a worker does, one after the other.
+func (r *rig) apply(ms []payload.Manifest, mode Mode) []Change {
+	r.t.Helper()
+	must(r.t, r.engine.Begin(r.t.Context(), ms, nil))
+	out := make([]Change, 0, len(ms))
+	for i := range ms {
+		ch, err := r.engine.Apply(r.t.Context(), &ms[i], mode)
+		must(r.t, err)
+		out = append(out, ch)
+		r.mu.Lock()
+		r.applied[ms[i].ID] = ms[i]
+		r.mu.Unlock()
+	}
+	must(r.t, r.engine.Flush(r.t.Context()))
+	return out
+}
+
+// seen waits until the cache shows the applied objects, so that what follows
+// is no race with our own events.
+func (r *rig) seen(ms []payload.Manifest) {
+	r.t.Helper()
+	for i := range ms {
+		it := r.engine.item(ms[i].ID)
+		r.engine.mu.RLock()
+		rv := it.entry.ResourceVersion
+		r.engine.mu.RUnlock()
+		r.await("event of "+ms[i].ID.String(), func() bool {
+			v := r.cache.Get(ms[i].ID)
+			return v.State == live.Present && !older(v.Object.ResourceVersion, rv)
+		})
+	}
+}
+
+func (r *rig) await(what string, done func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(patience)
+	for !done() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("timed out waiting for: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// quiet asserts that nothing is requested for a while.
+func (r *rig) quiet(d time.Duration) {
+	r.t.Helper()
+	r.requests.take()
+	time.Sleep(d)
+	if got := r.requests.take(); len(got) > 0 {
+		r.t.Errorf("requests though nothing changed: %q", got)
+	}
+}
+
+func (r *rig) resource(id payload.ObjectID) dynamic.ResourceInterface {
+	r.t.Helper()
+	plural := strings.ToLower(id.Kind) + "s"
+	switch id.Kind {
+	case "NetworkPolicy":
+		plural = "networkpolicies"
+	}
+	version := "v1"
+	gvr := schema.GroupVersionResource{Group: id.Group, Version: version, Resource: plural}
+	if id.Namespace == "" {
+		return r.dynamic.Resource(gvr)
+	}
+	return r.dynamic.Resource(gvr).Namespace(id.Namespace)
+}
+
+func (r *rig) get(id payload.ObjectID) *unstructured.Unstructured {
+	r.t.Helper()
+	o, err := r.resource(id).Get(r.t.Context(), id.Name, metav1.GetOptions{})
+	must(r.t, err)
+	return o
+}
+
+func (r *rig) patch(id payload.ObjectID, manager, body string, sub ...string) *unstructured.Unstructured {
+	r.t.Helper()
+	o, err := r.resource(id).Patch(r.t.Context(), id.Name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager}, sub...)
+	must(r.t, err)
+	return o
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
