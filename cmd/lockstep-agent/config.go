@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/nodeos/agent"
+	"github.com/lockstep-dev/lockstep/nodeos/mtls"
+	"github.com/lockstep-dev/lockstep/nodeos/platform"
+	"github.com/lockstep-dev/lockstep/nodeos/runner"
+)
+
+// agentConfig is what the agent is told on its command line. Nothing of it comes
+// from the network or the environment.
+type agentConfig struct {
+	listen          string
+	stateDir        string
+	pkiDir          string
+	foreignCA       string
+	clusterUID      string
+	nodeName        string
+	platform        string
+	platformDir     string
+	backend         string
+	trustPolicy     string
+	trustDigest     trust.Digest
+	registries      string
+	restartInterval time.Duration
+	logLevel        string
+	sim             simConfig
+	doors           doors
+}
+
+// simConfig is about the simulated machine.
+type simConfig struct {
+	dir       string
+	supervise bool
+	image     string
+	imageRef  string
+}
+
+// doors are ways in that are for development: each is said in the log.
+type doors struct {
+	plainHTTP bool
+	loopback  bool
+}
+
+// open names the doors that are open.
+func (d doors) open() []string {
+	var names []string
+	if d.plainHTTP {
+		names = append(names, "allow-plain-http")
+	}
+	if d.loopback {
+		names = append(names, "allow-loopback-registry")
+	}
+	return names
+}
+
+// parse reads the command line; flag.ErrHelp says that help was asked for.
+func parse(args []string, stderr io.Writer) (agentConfig, error) {
+	var c agentConfig
+	var digest string
+	set := flag.NewFlagSet("lockstep-agent", flag.ContinueOnError)
+	set.SetOutput(stderr)
+	set.StringVar(&c.listen, "listen", ":"+strconv.Itoa(agent.DefaultPort), "address to serve at")
+	set.StringVar(&c.stateDir, "state-dir", "/var/lib/lockstep", "directory of journal, trust document and host id; never inside a slot")
+	set.StringVar(&c.pkiDir, "pki-dir", "/etc/lockstep/pki", "directory with tls.crt, tls.key and ca.crt (the callers' authority), as lockstep pki issue host makes it")
+	set.StringVar(&c.foreignCA, "refuse-ca", "", "file of an authority that must not be the callers', such as the API server's for clients")
+	set.StringVar(&c.clusterUID, "cluster-uid", "", "UID of the cluster that this host belongs to")
+	set.StringVar(&c.nodeName, "node-name", "", "name of the host's Node; default: the machine configuration's")
+	set.StringVar(&c.platform, "platform", "metal", "where the host runs: "+strings.Join(platform.Names(), ", "))
+	set.StringVar(&c.platformDir, "platform-dir", "/etc/lockstep", "directory of the platform's files, such as machine.yaml")
+	set.StringVar(&c.backend, "backend", "sim", "the machine's mechanism: sim")
+	set.StringVar(&c.trustPolicy, "trust-policy", "", "file with the first trust document of this host, a DSSE envelope")
+	set.StringVar(&digest, "trust-digest", "", "digest of that document, which came by another way than the file")
+	set.StringVar(&c.registries, "registries", "", "registries file: mirrors, authorities and credentials of registries")
+	set.DurationVar(&c.restartInterval, "min-restart-interval", runner.DefaultRestartInterval, "least time between two restarts that were ordered over the network")
+	set.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
+	set.StringVar(&c.sim.dir, "sim-dir", "", "directory of the simulated machine")
+	set.BoolVar(&c.sim.supervise, "supervise", false, "play the simulated machine's firmware: boot it, and run its agent as a process that really restarts")
+	set.StringVar(&c.sim.image, "sim-image", "", "file with the system that a new simulated machine has")
+	set.StringVar(&c.sim.imageRef, "sim-image-ref", "", "repository@sha256:… of that system; default: the digest of the file")
+	set.BoolVar(&c.doors.plainHTTP, "allow-plain-http", false, "development: registries without TLS, where the registries file says so")
+	set.BoolVar(&c.doors.loopback, "allow-loopback-registry", false, "development: registries on this machine")
+	if err := set.Parse(args); err != nil {
+		return agentConfig{}, err
+	}
+	if set.NArg() > 0 {
+		return agentConfig{}, fmt.Errorf("unexpected argument %q", set.Arg(0))
+	}
+	if digest != "" {
+		var err error
+		if c.trustDigest, err = trust.ParseDigest(digest); err != nil {
+			return agentConfig{}, fmt.Errorf("-trust-digest: %w", err)
+		}
+	}
+	return c, c.check()
+}
+
+// check says what is missing, all at once.
+func (c agentConfig) check() error {
+	var all []error
+	need := func(bad bool, format string, args ...any) { //nolint:revive // flag-parameter: a condition, not a mode.
+		if bad {
+			all = append(all, fmt.Errorf(format, args...))
+		}
+	}
+	need(c.backend != "sim", "-backend %q: this agent knows sim", c.backend)
+	need(c.backend == "sim" && c.sim.dir == "", "-sim-dir: the simulated machine needs a directory")
+	need(!slices.Contains(platform.Names(), c.platform), "-platform %q: this agent knows %v", c.platform, platform.Names())
+	need(c.stateDir == "", "-state-dir: there must be one")
+	need((c.trustPolicy == "") != (c.trustDigest == ""), "-trust-policy and -trust-digest go together")
+	if _, _, err := net.SplitHostPort(c.listen); err != nil {
+		all = append(all, fmt.Errorf("-listen: %w", err))
+	}
+	if err := mtls.CheckID("-cluster-uid", c.clusterUID); err != nil {
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/agent"
+	"github.com/lockstep-dev/lockstep/nodeos/config"
+	"github.com/lockstep-dev/lockstep/nodeos/events"
+	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
+	"github.com/lockstep-dev/lockstep/nodeos/platform"
+	"github.com/lockstep-dev/lockstep/nodeos/runner"
+	"github.com/lockstep-dev/lockstep/nodeos/tasks"
+	"github.com/lockstep-dev/lockstep/payload/image"
+	"github.com/lockstep-dev/lockstep/payload/registry"
+	"github.com/lockstep-dev/lockstep/payload/verify"
+)
+
+// machineNeeds are what the parts of a machine are made with.
+type machineNeeds struct {
+	hostID  string
+	trusted *agent.TrustStore
+	logging nodeos.LoggingManager
+	log     *zap.Logger
+	now     func() time.Time
+}
+
+// machineParts are the controller of a host and what it is wired to.
+type machineParts struct {
+	controller *runner.Controller
+	events     *events.Ring
+	journal    *runner.Journal
+	registry   *registry.Client
+}
+
+func (m *machineParts) close() error {
+	m.registry.Close()
+	return m.journal.Close()
+}
+
+// newMachineParts wires the controller: machine, tasks, journal, events.
+func newMachineParts(ctx context.Context, cfg agentConfig, n machineNeeds) (_ *machineParts, err error) {
+	host, err := sim.Open(sim.Config{Dir: cfg.sim.dir, PowerCut: func() { os.Exit(sim.ExitPowerLoss) }})
+	if err != nil {
+		return nil, fmt.Errorf("open the machine: %w", err)
+	}
+	images, client, err := newImages(cfg, n)
+	if err != nil {
+		return nil, err
+	}
+	m := &machineParts{registry: client}
+	defer func() {
+		if err != nil {
+			client.Close()
+		}
+	}()
+	if m.journal, err = runner.OpenJournal(cfg.stateDir); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.journal.Close())
+		}
+	}()
+	if m.events, err = newEvents(ctx, host, m.journal, n.now); err != nil {
+		return nil, err
+	}
+	surroundings, err := platform.New(cfg.platform, platform.Config{Dir: cfg.platformDir, Hostname: os.Hostname, Addresses: net.InterfaceAddrs})
+	if err != nil {
+		return nil, err
+	}
+	registered, err := tasks.All(tasks.Config{Host: host, Images: images, Platform: surroundings})
+	if err != nil {
+		return nil, err
+	}
+	manager, err := config.Open(filepath.Join(cfg.stateDir, "machine.yaml"), nil)
+	if err != nil {
+		return nil, err
+	}
+	state := runner.NewMachine(manager)
+	live, err := runner.NewRuntime(runner.RuntimeConfig{
+		Config: manager, Platform: surroundings, Machine: state, Journal: m.journal, Events: m.events, Logging: n.logging,
+		NodeName: nodeName(ctx, cfg, surroundings, n.hostID),
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.controller, err = runner.New(runner.Config{
+		HostID: n.hostID, Host: host, Tasks: registered, Journal: m.journal, Runtime: live, Machine: state,
+		Policy: runner.Policy{ClusterUID: cfg.clusterUID, RestartInterval: cfg.restartInterval}, Now: n.now, Log: n.log,
+	})
+	return m, err
+}
+
+// newEvents begins the events of this start of the agent behind those of its
+// earlier starts in the same boot.
+func newEvents(ctx context.Context, host nodeos.Inspector, journal *runner.Journal, now func() time.Time) (*events.Ring, error) {
+	inventory, err := host.Inspect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look at the machine: %w", err)
+	}
+	start := uint64(1)
+	if state := journal.State(); state.BootID == inventory.BootID {
+		start = state.Starts + 1
+	}
+	return events.New(events.Config{BootID: inventory.BootID, First: events.FirstOf(start), Now: now})
+}
+
+// newImages makes the image source: everything is verified here, under this
+// host's own document, whatever the reconciler has verified.
+func newImages(cfg agentConfig, n machineNeeds) (*signedImages, *registry.Client, error) {
+	known, err := registry.LoadConfig(cfg.registries)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := registry.New(known, registry.Options{
+		AllowLoopback: cfg.doors.loopback, AllowPlainHTTP: cfg.doors.plainHTTP, Now: n.now, UserAgent: "lockstep-agent/" + version,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	verifier, err := verify.New(verify.Config{
+		Registry: client, Now: n.now,
+		Policy: func() *trust.Document {
+			accepted, ok := n.trusted.Current()
+			if !ok {
+				return nil
+			}
+			return accepted.Document
+		},
+	})
+	if err != nil {
+		client.Close()
+		return nil, nil, err
+	}
+	return &signedImages{verifier: verifier, fetcher: image.New(client, image.Limits{}), dir: filepath.Join(cfg.stateDir, "images")}, client, nil
+}
+
+// nodeName is the flag's name, the platform's host name, or the host id.
+func nodeName(ctx context.Context, cfg agentConfig, p nodeos.PlatformData, hostID string) string {
+	if cfg.nodeName != "" {
+		return cfg.nodeName
+	}
+	if name, err := p.Hostname(ctx); err == nil && name != "" {
+		return name
+	}
+	return hostID
+}
+
+// clock returns the time, but never one before the program was built: a host
+// whose battery is empty must not take expired keys for good.
+func clock(wall func() time.Time) func() time.Time {
+	var built time.Time
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, setting := range info.Settings {
+			if setting.Key == "vcs.time" {
+				built, _ = time.Parse(time.RFC3339, setting.Value) // zero: no floor
+			}
+		}
+	}
+	return func() time.Time {
+		if now := wall(); now.After(built) {
+			return now
+		}
+		return built
+	}
+}

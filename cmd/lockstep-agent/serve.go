@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/agent"
+	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
+	"github.com/lockstep-dev/lockstep/nodeos/logs"
+	"github.com/lockstep-dev/lockstep/nodeos/mtls"
+	"github.com/lockstep-dev/lockstep/nodeos/runner"
+)
+
+// drainGrace is how long calls may take to end when the machine goes down.
+const drainGrace = 2 * time.Second
+
+// serve is the agent of one boot. It ends with ctx, or with a RebootError when
+// an operation takes the machine down.
+func serve(ctx context.Context, cfg agentConfig, stderr io.Writer, log *zap.Logger) (err error) {
+	now := clock(time.Now)
+	files := mtls.InDir(cfg.pkiDir)
+	if cfg.foreignCA != "" {
+		files.ForeignCAs = []string{cfg.foreignCA}
+	}
+	identity, err := mtls.Open(files, now)
+	if err != nil {
+		return err
+	}
+	own, err := mtls.HostOf(identity.Leaf())
+	if err != nil {
+		return fmt.Errorf("certificate in %s: %w", cfg.pkiDir, err)
+	}
+	if err := keepHostID(cfg.stateDir, own.HostID); err != nil {
+		return err
+	}
+	logging, err := logs.NewManager(ctx, logs.Config{Now: now})
+	if err != nil {
+		return fmt.Errorf("keep logs: %w", err)
+	}
+	defer func() { err = errors.Join(err, logging.Close()) }()
+	log, err = withServiceLog(cfg.logLevel, stderr, logging)
+	if err != nil {
+		return err
+	}
+	log = log.With(zap.String("host", own.HostID))
+	for _, door := range cfg.doors.open() {
+		log.Warn("a door for development is open", zap.String("door", door))
+	}
+	trusted, err := openTrust(cfg, now)
+	if err != nil {
+		return err
+	}
+	machine, err := newMachineParts(ctx, cfg, machineNeeds{hostID: own.HostID, trusted: trusted, logging: logging, log: log, now: now})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, machine.close()) }()
+	server, err := agent.New(agent.Config{
+		Identity: identity, ClusterUID: cfg.clusterUID, Version: version, Controller: machine.controller,
+		Events: machine.events, Logs: logging, Trust: trusted, Now: now, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	return together(ctx, cfg, parts{identity: identity, controller: machine.controller, server: server, log: log})
+}
+
+// parts are what runs.
+type parts struct {
+	identity   *mtls.Store
+	controller *runner.Controller
+	server     *agent.Server
+	log        *zap.Logger
+}
+
+// together runs the parts until one ends; a machine that goes down ends all.
+func together(ctx context.Context, cfg agentConfig, p parts) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.controller.Serve(ctx) })
+	group.Go(func() error {
+		return p.identity.Run(ctx, func(err error) {
+			if err != nil {
+				p.log.Error("new certificate files are not used", zap.Error(err))
+				return
+			}
+			p.log.Info("certificate reloaded", zap.Time("notAfter", p.identity.NotAfter()))
+		})
+	})
+	group.Go(func() error { return listen(ctx, cfg, p) })
+	return group.Wait()
+}
+
+// listen serves callers, unless a fault of the simulated machine keeps the
+// network away.
+func listen(ctx context.Context, cfg agentConfig, p parts) error {
+	machine, err := sim.Look(cfg.sim.dir)
+	if err != nil {
+		return err
+	}
+	if machine.NoNetwork {
+		p.log.Warn("this system has no network")
+		<-ctx.Done()
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.listen)
+	if err != nil {
+		return fmt.Errorf("listen at %s: %w", cfg.listen, err)
+	}
+	p.log.Info("serving", zap.Stringer("address", listener.Addr()), zap.String("boot", machine.BootID),
+		zap.String("os", machine.Document.Version), zap.String("version", version), zap.Time("certificateExpires", p.identity.NotAfter()))
+	return p.server.Serve(ctx, listener, drainGrace)
+}
+
+// withServiceLog makes a log that goes to stderr and into the host's own log
+// of the service "agent".
+func withServiceLog(level string, stderr io.Writer, logging nodeos.LoggingManager) (*zap.Logger, error) {
+	writer, err := logging.ServiceLog("agent").Writer()
+	if err != nil {
+		return nil, fmt.Errorf("keep the agent's own log: %w", err)
+	}
+	return newLogger(level, io.MultiWriter(stderr, writer))
+}
+
+// openTrust opens the host's trust document, and pins the first one.
+func openTrust(cfg agentConfig, now func() time.Time) (*agent.TrustStore, error) {
+	trusted, err := agent.OpenTrustStore(filepath.Join(cfg.stateDir, "trust"), now)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.trustPolicy == "" {
+		return trusted, nil
+	}
+	if _, ok := trusted.Current(); ok {
+		return trusted, nil
+	}
+	envelope, err := os.ReadFile(cfg.trustPolicy)
+	if err != nil {
+		return nil, fmt.Errorf("first trust document: %w", err)
+	}
+	if err := trusted.Pin(envelope, cfg.trustDigest); err != nil {
+		return nil, fmt.Errorf("first trust document %s: %w", cfg.trustPolicy, err)
+	}
+	return trusted, nil
+}
+
+// keepHostID writes the id at the first start; another one later means that
+// certificates were mixed up, or that a disk was cloned.
+func keepHostID(stateDir, hostID string) error {
+	if err := os.MkdirAll(stateDir, 0o700); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	file := filepath.Join(stateDir, "host-id")
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // The agent's own state.
+	if err == nil {
+		_, err = f.WriteString(hostID + "\n")
+		return errors.Join(err, f.Sync(), f.Close())
+	}
+	if !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("keep the host id: %w", err)
+	}
+	data, err := os.ReadFile(file) //nolint:gosec // The agent's own state.
+	if err != nil {
+		return fmt.Errorf("read the host id: %w", err)
+	}
+	if string(data) != hostID+"\n" {
+		return fmt.Errorf("this host is %.80q by %s, its certificate says %s: issue a certificate for that id, or remove the state of a cloned disk", data, file, hostID)
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
+)
+
+// systemImage is a small system of the simulated machine.
+func systemImage(t *testing.T, version string) []byte {
+	t.Helper()
+	content, err := json.Marshal(sim.Document{Product: "platform-os", Version: version, KubeletVersion: "v1.36.3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// newMachine makes a machine that was never booted and returns its directory.
+func newMachine(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "machine")
+	file := filepath.Join(t.TempDir(), "system.json")
+	if err := os.WriteFile(file, systemImage(t, "2.0.0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := createMachine(simConfig{dir: dir, image: file}); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// lines waits until a file has n lines and returns them.
+func lines(t *testing.T, file string, n int) []string {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		data, err := os.ReadFile(file)
+		if got := strings.Fields(string(data)); err == nil && len(got) >= n {
+			return got
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("%s: not %d lines in 20 s, but %q (%v)", file, n, data, err)
+		}
+	}
+}
+
+func TestARebootIsANewProcessInANewBoot(t *testing.T) {
+	dir, log := newMachine(t), filepath.Join(t.TempDir(), "log")
+	// The agent of the first boot restarts the machine, that of the second
+	// crashes once, and the one after it powers the machine off.
+	script := `echo "$$/$(cat "$1/run/up")" >> "$2"
+case $(wc -l < "$2") in 1) exit 86;; 2) exit 3;; *) exit 87;; esac`
+	s := supervisor{dir: dir, command: []string{"sh", "-c", script, "agent", dir, log}, stderr: io.Discard, log: zap.NewNop()}
+	if err := s.power(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := lines(t, log, 3)
+	var pids, boots []string
+	for _, line := range got {
+		pid, boot, _ := strings.Cut(line, "/")
+		pids, boots = append(pids, pid), append(boots, boot)
+	}
+	if len(slices.Compact(slices.Sorted(slices.Values(pids)))) != 3 {
+		t.Errorf("pids %v, want three processes", pids)
+	}
+	if boots[0] == boots[1] {
+		t.Errorf("the reboot kept boot id %s", boots[0])
+	}
+	if boots[1] != boots[2] {
+		t.Errorf("a crash of the agent rebooted the machine: %s, %s", boots[1], boots[2])
+	}
+	if status, err := sim.Look(dir); err != nil || status.Up {
+		t.Errorf("a machine that is powered off looks up: %+v, %v", status, err)
+	}
+}
+
+func TestAStopOfTheSupervisorReachesTheAgent(t *testing.T) {
+	dir, log := newMachine(t), filepath.Join(t.TempDir(), "log")
+	script := `trap 'echo stopped >> "$2"; exit 0' TERM
+echo up >> "$2"
+while :; do sleep 0.05; done`
+	ctx, cancel := context.WithCancel(t.Context())
+	s := supervisor{dir: dir, command: []string{"sh", "-c", script, "agent", dir, log}, stderr: io.Discard, log: zap.NewNop()}
+	done := make(chan error, 1)
+	go func() { done <- s.power(ctx) }()
+	lines(t, log, 1)
+	if status, err := sim.Look(dir); err != nil || !status.Up {
+		t.Errorf("a machine that runs looks down: %+v, %v", status, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("power = %v", err)
+	}
+	if got := lines(t, log, 2); got[1] != "stopped" {
+		t.Errorf("the agent was not asked to stop: %v", got)
+	}
+	if status, err := sim.Look(dir); err != nil || status.Up {
+		t.Errorf("a machine without a supervisor looks up: %+v, %v", status, err)
+	}
+}
+
+func TestTheExitCodeTellsTheSupervisorWhatHappens(t *testing.T) {
+	for want, err := range map[int]error{
+		0:                nil,
+		1:                errors.New("anything"),
+		sim.ExitRestart:  nodeos.RebootError{Cmd: nodeos.RebootRestart},
+		sim.ExitPowerOff: nodeos.RebootError{Cmd: nodeos.RebootPowerOff},
+	} {
+		if got := exitCode(err); got != want {
+			t.Errorf("exitCode(%v) = %d, want %d", err, got, want)
+		}
+	}
+}
+
+func TestTheAgentsArgumentsAreTheSupervisorsWithoutSupervise(t *testing.T) {
+	got := childArgs([]string{"-supervise", "--sim-dir", "x", "--supervise=true", "-state-dir=y"})
+	if want := []string{"--sim-dir", "x", "-state-dir=y"}; !slices.Equal(got, want) {
+		t.Errorf("childArgs = %q, want %q", got, want)
+	}
+}
+
+func TestACommandLineSaysAllThatIsWrongWithIt(t *testing.T) {
+	var out bytes.Buffer
+	_, err := parse([]string{"-backend", "rauc", "-listen", "x", "-trust-policy", "file"}, &out)
+	if err == nil {
+		t.Fatal("passed")
+	}
+	for _, want := range []string{"-backend", "-listen", "-trust-digest", "-cluster-uid"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q doesn't mention %s", err, want)
+		}
+	}
+	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), "-state-dir") {
+		t.Errorf("help = %v, %q", err, out.String())
+	}
+	if _, err := parse([]string{"-sim-dir", "m", "-cluster-uid", "uid-1", "surplus"}, &out); err == nil {
+		t.Error("a surplus argument passed")
+	}
+	good, err := parse([]string{"-sim-dir", "m", "-cluster-uid", "uid-1"}, &out)
+	if err != nil || good.platform != "metal" || len(good.doors.open()) != 0 {
+		t.Errorf("parse = %+v, %v", good, err)
+	}
+}
