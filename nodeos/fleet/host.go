@@ -150,10 +150,17 @@ func (h *host) hello(ctx context.Context, client agentpb.AgentClient, address st
 	return names, nil
 }
 
+// unversioned is the version of a build that was given none.
+const unversioned = "dev"
+
 // serves says whether an agent's version may be ordered anything by ours: the
 // same major version, and at most two minor versions older. What a newer agent
-// offers is said by its capabilities.
+// offers is said by its capabilities. A build without a version ("dev") goes
+// with every other.
 func serves(ours, agents string) bool {
+	if ours == unversioned || agents == unversioned {
+		return true
+	}
 	var major, minor, agentMajor, agentMinor int
 	if _, err := fmt.Sscanf(strings.TrimPrefix(ours, "v"), "%d.%d", &major, &minor); err != nil {
 		return false

@@ -152,3 +152,10 @@ func (f *Fleet) DeliverTrust(ctx context.Context, hostID string, envelope []byte
 	}
 	return int64(answer.GetVersion() & (1<<62 - 1)), nil //nolint:gosec // Masked.
 }
+
+// ResetFence makes a host forget the fence that was seen; for an administrator
+// after a cluster was rebuilt or restored.
+func (f *Fleet) ResetFence(ctx context.Context, hostID string, seen nodeos.Fence) error {
+	_, err := call(ctx, f, hostID, "ResetFence", agentpb.AgentClient.ResetFence, &agentpb.ResetFenceRequest{Seen: wire.FenceToProto(&seen)})
+	return err
+}
