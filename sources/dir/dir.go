@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dir reads declared content from a local directory: a door for
+// development and demonstrations, opened by a flag of the process. It has
+// neither commits nor signatures, so its revisions are named by the digest of
+// their canonical tree and its snapshots have no signer.
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/sources"
+)
+
+// Ref is Revision.Ref of all revisions of a directory.
+const Ref = "dir"
+
+// Reasons that an Error carries into a condition.
+const (
+	ReasonFetchFailed = "FetchFailed"
+	ReasonNotFound    = "RevisionNotFound"
+)
+
+// Error says why a directory can't be read.
+type Error struct {
+	reason  string
+	message string
+	err     error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.err == nil {
+		return e.message
+	}
+	return e.message + ": " + foreign.Line(e.err.Error())
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.err }
+
+// Reason returns the reason for a condition.
+func (e *Error) Reason() string { return e.reason }
+
+// Config declares a Source.
+type Config struct {
+	// Path of the directory. It may be a symlink that is swapped, and it may
+	// vanish and come back.
+	Path string
+	// Limits bound the files.
+	Limits sources.Limits
+	// Debounce is how long nothing must have changed before Watch tells;
+	// default 200 ms.
+	Debounce time.Duration
+}
+
+// Source is a directory. It's safe for concurrent use.
+type Source struct {
+	cfg Config
+
+	mu   sync.Mutex
+	last *sources.Snapshot
+}
+
+var _ sources.Source = (*Source)(nil)
+
+// New returns the Source of a directory, which needn't exist yet.
+func New(cfg Config) (*Source, error) {
+	if cfg.Path == "" {
+		return nil, &Error{reason: ReasonFetchFailed, message: "a directory source needs a path"}
+	}
+	if cfg.Debounce <= 0 {
+		cfg.Debounce = 200 * time.Millisecond
+	}
+	return &Source{cfg: cfg}, nil
+}
+
+// Fetch implements sources.Source. A directory has no history, so nothing is
+// compared with what was accepted.
+func (s *Source) Fetch(ctx context.Context, _ sources.Request) (*sources.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.read(ctx)
+}
+
+// At implements sources.Source: a directory only has what it holds now, and
+// what was read last in this process.
+func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil && s.last.Revision.Same(rev) {
+		return s.last, nil
+	}
+	snap, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !snap.Revision.Same(rev) {
+		return nil, &Error{reason: ReasonNotFound, message: fmt.Sprintf("revision %s is gone; the directory is at %s", foreign.Line(rev.String()), snap.Revision)}
+	}
+	return snap, nil
+}
+
+func (s *Source) read(ctx context.Context) (*sources.Snapshot, error) {
+	tree, err := Read(ctx, s.cfg.Path, s.cfg.Limits)
+	if err != nil {
+		return nil, err
+	}
+	if s.last != nil && s.last.Revision.Tree == tree.Sum() {
+		return s.last, nil
+	}
+	s.last = &sources.Snapshot{Revision: sources.Revision{Ref: Ref, Tree: tree.Sum()}, FS: tree}
+	return s.last, nil
+}
+
+// Read returns the files below path, without Git's own directory. Nothing
+// outside is read, whatever symlinks say.
+func Read(ctx context.Context, path string, limits sources.Limits) (_ *sources.Tree, err error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, &Error{ReasonFetchFailed, "the directory can't be opened", err}
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	b := sources.NewTreeBuilder(limits)
+	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case d.IsDir() && d.Name() == ".git":
+			return fs.SkipDir
+		case d.IsDir() || d.Name() == ".git": // a file .git is a worktree's pointer
+			return nil
+		}
+		return add(b, root, name, d)
+	})
+	if err != nil {
+		var known interface{ Reason() string }
+		if errors.As(err, &known) {
+			return nil, err
+		}
+		return nil, &Error{ReasonFetchFailed, "the directory can't be read", err}
+	}
+	return b.Build()
+}
+
+func add(b *sources.TreeBuilder, root *os.Root, name string, d fs.DirEntry) (err error) {
+	switch d.Type() {
+	case fs.ModeSymlink:
+		target, err := root.Readlink(name)
+		if err != nil {
+			return err
+		}
+		return b.AddLink(name, target)
+	case 0:
+	default:
+		return sources.NewTreeError(name, "is neither a regular file nor a symlink")
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return sources.NewTreeError(name, "stopped being a regular file")
+	}
+	room := b.Room()
+	data, err := io.ReadAll(io.LimitReader(f, room+1))
+	if err != nil {
+		return err
+	}
+	return b.Add(name, data, info.Mode()&0o111 != 0)
+}

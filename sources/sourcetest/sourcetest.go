@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sourcetest holds what every sources.Source must do; sources/git and
+// sources/dir both run it.
+package sourcetest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"testing/fstest"
+
+	"github.com/lockstep-dev/lockstep/sources"
+)
+
+// Fixture is a source and a way to change what it declares.
+type Fixture struct {
+	Source sources.Source
+	// Put replaces the whole content by files and links (path → target).
+	Put func(t *testing.T, files, links map[string]string)
+}
+
+// goldenSum is the canonical sum of {"a.yaml": "a: 1\n", "d/b": ""}. It's
+// recorded with accepted revisions: a change of it is a change of format.
+const goldenSum = "sha256:6cb0715c25c6e09e1c51597b56aa878e75b186391787fae35ff8644530449f35"
+
+// Run checks a source; each subtest gets a fixture of its own.
+func Run(t *testing.T, fixture func(t *testing.T) Fixture) {
+	t.Helper()
+	for _, tc := range []struct {
+		name  string
+		check func(t *testing.T, f Fixture)
+	}{
+		{"the content comes as it was written, with the same sum everywhere", content},
+		{"an unchanged source gives the same snapshot", unchanged},
+		{"a change gives another revision and leaves the old snapshot alone", change},
+		{"what was fetched is there by its revision", at},
+		{"a revision that never was is refused", never},
+		{"links inside are followed", linksInside},
+		{"links that leave are refused", linksOutside},
+		{"names that differ in case only are refused", clash},
+		{"a context that ended ends the call", ended},
+		{"calls may come at once", atOnce},
+	} {
+		t.Run(tc.name, func(t *testing.T) { tc.check(t, fixture(t)) })
+	}
+}
+
+func fetch(t *testing.T, f Fixture) *sources.Snapshot {
+	t.Helper()
+	snap, err := f.Source.Fetch(t.Context(), sources.Request{})
+	if err != nil {
+		t.Fatalf("Fetch: %v", err)
+	}
+	return snap
+}
+
+func wantReason(t *testing.T, err error, want string) {
+	t.Helper()
+	var r interface{ Reason() string }
+	if !errors.As(err, &r) || r.Reason() != want {
+		t.Errorf("err = %v, want reason %s", err, want)
+	}
+}
+
+func content(t *testing.T, f Fixture) {
+	files := map[string]string{"a.yaml": "a: 1\n", "d/b": ""}
+	f.Put(t, files, nil)
+	snap := fetch(t, f)
+	if err := fstest.TestFS(snap.FS, slices.Collect(maps.Keys(files))...); err != nil {
+		t.Error(err)
+	}
+	if snap.FS.Len() != len(files) {
+		t.Errorf("%d files, want %d", snap.FS.Len(), len(files))
+	}
+	for name, want := range files {
+		if got, err := snap.FS.ReadFile(name); err != nil || string(got) != want {
+			t.Errorf("%s = %q, %v, want %q", name, got, err, want)
+		}
+	}
+	if snap.Revision.Tree != goldenSum {
+		t.Errorf("sum %s, want %s", snap.Revision.Tree, goldenSum)
+	}
+	if _, err := sources.ParseRevision(snap.Revision.String()); err != nil {
+		t.Error(err)
+	}
+}
+
+func unchanged(t *testing.T, f Fixture) {
+	f.Put(t, map[string]string{"a": "1"}, nil)
+	first := fetch(t, f)
+	again, err := f.Source.Fetch(t.Context(), sources.Request{Accepted: first.Revision})
+	if err != nil || again != first {
+		t.Errorf("Fetch = %p, %v, want the same snapshot %p", again, err, first)
+	}
+}
+
+func change(t *testing.T, f Fixture) {
+	f.Put(t, map[string]string{"a": "1", "gone": "x"}, nil)
+	first := fetch(t, f)
+	f.Put(t, map[string]string{"a": "2"}, nil)
+	second, err := f.Source.Fetch(t.Context(), sources.Request{Accepted: first.Revision})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Revision.Same(first.Revision) || second.Revision.Tree == first.Revision.Tree {
+		t.Errorf("revision stayed %s", second.Revision)
+	}
+	if _, err := second.FS.Stat("gone"); err == nil {
+		t.Error("a removed file is still there")
+	}
+	if got, err := first.FS.ReadFile("a"); err != nil || string(got) != "1" {
+		t.Errorf("the old snapshot changed: %q, %v", got, err)
+	}
+}
+
+func at(t *testing.T, f Fixture) {
+	f.Put(t, map[string]string{"a": "1"}, nil)
+	first := fetch(t, f)
+	rev, err := sources.ParseRevision(first.Revision.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, err := f.Source.At(t.Context(), rev)
+	if err != nil || snap.Revision.Tree != first.Revision.Tree {
+		t.Errorf("At = %v, %v, want tree %s", snap, err, first.Revision.Tree)
+	}
+}
+
+func never(t *testing.T, f Fixture) {
+	f.Put(t, map[string]string{"a": "1"}, nil)
+	rev := fetch(t, f).Revision
+	if rev.Hash != "" {
+		rev.Hash = "0123456789012345678901234567890123456789"
+	}
+	rev.Tree = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	_, err := f.Source.At(t.Context(), rev)
+	wantReason(t, err, "RevisionNotFound")
+}
+
+func linksInside(t *testing.T, f Fixture) {
+	f.Put(t, map[string]string{"d/a": "1"}, map[string]string{"d/l": "a", "m": "d/l"})
+	if got, err := fetch(t, f).FS.ReadFile("m"); err != nil || string(got) != "1" {
+		t.Errorf("a link reads %q, %v, want its target", got, err)
+	}
+}
+
+func linksOutside(t *testing.T, f Fixture) {
+	for _, target := range []string{"../../etc/passwd", "/etc/passwd"} {
+		f.Put(t, map[string]string{"a": "1"}, map[string]string{"l": target})
+		_, err := f.Source.Fetch(t.Context(), sources.Request{})
+		wantReason(t, err, "InvalidTree")
+	}
+}
+
+func clash(t *testing.T, f Fixture) {
+	f.Put(t, map[string]string{"Release.yaml": "1", "release.yaml": "2"}, nil)
+	_, err := f.Source.Fetch(t.Context(), sources.Request{})
+	wantReason(t, err, "InvalidTree")
+}
+
+func ended(t *testing.T, f Fixture) {
+	f.Put(t, map[string]string{"a": "1"}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.Source.Fetch(ctx, sources.Request{}); err == nil {
+		t.Error("Fetch succeeded after its context had ended")
+	}
+}
+
+func atOnce(t *testing.T, f Fixture) {
+	f.Put(t, map[string]string{"a": "1"}, nil)
+	want := fetch(t, f).Revision
+	done := make(chan error, 4)
+	for range cap(done) {
+		go func() {
+			snap, err := f.Source.Fetch(t.Context(), sources.Request{})
+			if err == nil && snap.Revision != want {
+				err = errors.New("another revision " + snap.Revision.String())
+			}
+			done <- err
+		}()
+	}
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
