@@ -9,6 +9,8 @@
 // no force that waives everything.
 package precondition
 
+import "slices"
+
 // Violation is one reason against an update.
 type Violation struct {
 	// Name is the check's name, as a waiver has to give it.
@@ -38,3 +40,8 @@ const (
 	PruneGuard     = "PruneGuard"
 	UnpinnedImage  = "UnpinnedImage"
 )
+
+// Blocks reports whether a violation holds the update back.
+func Blocks(violations []Violation) bool {
+	return slices.ContainsFunc(violations, func(v Violation) bool { return v.Blocking && !v.Waived })
+}

@@ -107,26 +107,55 @@ const ReasonMultiple = "MultipleErrors"
 // maxSummary bounds how many errors a summary spells out.
 const maxSummary = 10
 
+// maxErrors bounds how many errors of a pass are kept.
+const maxErrors = 100
+
+// errorList is a bounded list; it is never changed in place.
+type errorList struct {
+	list []*UpdateError
+	// more counts those that found no room.
+	more int
+}
+
+func (l errorList) add(e *UpdateError) errorList {
+	if len(l.list) >= maxErrors {
+		l.more++
+		return l
+	}
+	l.list = append(slices.Clip(l.list), e)
+	return l
+}
+
+// without returns the list without an object's errors.
+func (l errorList) without(id payload.ObjectID) errorList {
+	about := func(e *UpdateError) bool { return e.Object == id }
+	if slices.ContainsFunc(l.list, about) {
+		l.list = slices.DeleteFunc(slices.Clone(l.list), about)
+	}
+	return l
+}
+
 // summarize makes one error of many: waits are left out beside true failures,
 // the heaviest and, among equals, the first of the payload comes first,
 // because later ones often follow from it. errs is in payload order.
-func summarize(errs []*UpdateError) *UpdateError {
-	if len(errs) == 0 {
+func summarize(errs errorList) *UpdateError {
+	if len(errs.list) == 0 {
 		return nil
 	}
-	sorted := rootFirst(errs)
+	sorted := rootFirst(errs.list)
 	first := sorted[0]
 	if first.Effect.rank() > EffectNone.rank() {
 		sorted = slices.DeleteFunc(sorted, func(e *UpdateError) bool { return e.Effect == EffectNone })
 	}
-	if len(sorted) == 1 {
+	total := len(sorted) + errs.more
+	if total == 1 {
 		return first
 	}
 	lines := make([]string, 0, min(len(sorted), maxSummary)+1)
 	for _, e := range sorted[:min(len(sorted), maxSummary)] {
 		lines = append(lines, e.Error())
 	}
-	if rest := len(sorted) - maxSummary; rest > 0 {
+	if rest := total - len(lines); rest > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more", rest))
 	}
 	code, nested := first.Code, make([]error, 0, len(sorted))
@@ -140,7 +169,7 @@ func summarize(errs []*UpdateError) *UpdateError {
 	}
 	return &UpdateError{
 		Code: code, Effect: first.Effect, Object: first.Object, Retry: retry,
-		Message: fmt.Sprintf("%d objects are not level: %s", len(sorted), strings.Join(lines, "; ")),
+		Message: fmt.Sprintf("%d objects are not level: %s", total, strings.Join(lines, "; ")),
 		Nested:  errors.Join(nested...),
 	}
 }

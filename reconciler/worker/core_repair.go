@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/payload"
+)
+
+// Bounds of repairs: how many run at once beside a pass, how many wait before
+// a whole pass is cheaper, and how long a failed one waits at first.
+const (
+	maxRepairs     = 4
+	maxDrifts      = 1024
+	repairBackoff  = time.Second
+	repairDoubling = 8
+)
+
+// drift is an object that has to be applied anew.
+type drift struct {
+	id       payload.ObjectID
+	notUntil time.Time
+	failures int
+	running  bool
+	// again says that it drifted once more while its repair ran.
+	again bool
+}
+
+// repairs are the drifted objects, in the order of their drift.
+type repairs struct{ list []drift }
+
+// due is when the first waiting repair is, zero for none.
+func (r repairs) due() time.Time {
+	var at time.Time
+	for _, d := range r.list {
+		if !d.running && !d.notUntil.IsZero() && (at.IsZero() || d.notUntil.Before(at)) {
+			at = d.notUntil
+		}
+	}
+	return at
+}
+
+func (r repairs) index(id payload.ObjectID) int {
+	return slices.IndexFunc(r.list, func(d drift) bool { return d.id == id })
+}
+
+// drifted queues an object's repair.
+func (c *core) drifted(e drifted, now time.Time) {
+	if c.manifestToRepair(e.id) == nil {
+		return
+	}
+	list := slices.Clone(c.repairs.list)
+	defer func() { c.repairs.list = list }()
+	if i := c.repairs.index(e.id); i >= 0 {
+		list[i].again = list[i].running
+		return
+	}
+	if len(list) >= maxDrifts {
+		// So many at once are no drift any more: the whole set is looked at.
+		list = nil
+		c.nextPass = now
+		return
+	}
+	list = append(list, drift{id: e.id, notUntil: now})
+}
+
+// manifestToRepair returns the manifest that the object should be like now:
+// the accepted one if it was reached, else the one that was level before;
+// nil for an object that isn't ours to repair.
+func (c *core) manifestToRepair(id payload.ObjectID) *payload.Manifest {
+	if c.accepted == nil || overridden(c.overrides, id) {
+		return nil
+	}
+	from := c.accepted
+	if !c.reached[id] && c.state != payload.Reconciling {
+		from = c.applied
+	}
+	if from == nil {
+		return nil
+	}
+	if m := from.manifest(id); m != nil && !m.CreateOnly && !m.Delete {
+		return m
+	}
+	return nil
+}
+
+// startRepairs begins those that are due.
+func (c *core) startRepairs(now time.Time) []action {
+	if c.paused || !c.beganAny {
+		return nil
+	}
+	running := 0
+	for _, d := range c.repairs.list {
+		if d.running {
+			running++
+		}
+	}
+	var out []action
+	var list []drift
+	for _, d := range c.repairs.list {
+		if d.running || d.notUntil.After(now) || running >= maxRepairs {
+			list = append(list, d)
+			continue
+		}
+		m := c.manifestToRepair(d.id)
+		if m == nil {
+			continue
+		}
+		d.running, d.again = true, false
+		running++
+		list = append(list, d)
+		out = append(out, repair{m})
+	}
+	c.repairs.list = list
+	return out
+}
+
+// repaired ends a repair.
+func (c *core) repaired(e repaired, now time.Time) {
+	i := c.repairs.index(e.id)
+	if i < 0 {
+		return
+	}
+	list := slices.Clone(c.repairs.list)
+	d := list[i]
+	d.running = false
+	switch {
+	case e.err != nil && e.err.Effect.rank() >= EffectFailAfterInterval.rank():
+		d.failures++
+		d.notUntil = now.Add(c.wait(min(repairBackoff<<min(d.failures, repairDoubling), c.interval)))
+		list[i] = d
+		c.mark(e.id, now)
+		c.last = c.last.without(e.id).add(e.err)
+	case d.again:
+		d.failures, d.notUntil, d.again = 0, now, false
+		list[i] = d
+	default:
+		list = slices.Delete(list, i, i+1)
+	}
+	if e.err == nil || e.err.Effect.rank() < EffectFailAfterInterval.rank() {
+		c.driftRepairs++
+		c.last = c.last.without(e.id)
+		delete(c.since, e.id)
+	}
+	c.repairs.list = list
+}

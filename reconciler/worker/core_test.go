@@ -1,0 +1,287 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/precondition"
+)
+
+// script drives a core by commands and shows what it decides. Time stands
+// still but for the command "time". Waits have their jitter, drawn from seed 0.
+type script struct {
+	core   core
+	now    time.Time
+	start  time.Time
+	wakeAt time.Time
+}
+
+func newScript(restore Restore) *script {
+	start := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	return &script{now: start, start: start, core: core{
+		interval: 80 * time.Second, restore: restore,
+		pass: pass{runLevel: -1}, since: map[payload.ObjectID]time.Time{}, reached: map[payload.ObjectID]bool{},
+	}}
+}
+
+// Every script in testdata is a scenario: go test ./reconciler/worker
+// -rewrite, then read the diff.
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := newScript(Restore{})
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
+			if d.Cmd == "restore" {
+				s = newScript(Restore{Accepted: desired(arg(d, "accepted")), Applied: desired(arg(d, "applied"))})
+				return "ok\n"
+			}
+			return s.run(t, d)
+		})
+	})
+}
+
+// run gives one event to the core and renders actions and status.
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	t.Helper()
+	e := s.event(t, d)
+	var actions []action
+	s.core, actions = next(s.core, e, s.now)
+	var out strings.Builder
+	for _, a := range actions {
+		s.renderAction(&out, a)
+	}
+	s.renderStatus(&out)
+	return out.String()
+}
+
+func (s *script) event(t *testing.T, d *datadriven.TestData) event {
+	t.Helper()
+	switch d.Cmd {
+	case "update":
+		return s.updateEvent(d)
+	case "step":
+		return loadStepped{s.core.load.number, Step(d.CmdArgs[0].Key)}
+	case "loaded":
+		return s.loadedEvent(t, d)
+	case "stale-loaded":
+		return loaded{number: s.core.load.number - 1, err: errors.New("stale")}
+	case "begun":
+		return passStepped{s.core.pass.number, StepApplyManifests}
+	case "applied", "failed", "skipped", "waiting":
+		return s.manifestEvent(t, d)
+	case "passed":
+		e := passed{number: s.core.pass.number, complete: d.HasArg("complete")}
+		if reason := arg(d, "error"); reason != "" {
+			e.err = &UpdateError{Code: reason, Effect: EffectFail, Message: "the pass failed", Retry: true}
+		}
+		return e
+	case "drifted":
+		return drifted{object(d.CmdArgs[0].Key)}
+	case "repaired":
+		e := repaired{id: object(d.CmdArgs[0].Key)}
+		if reason := arg(d, "error"); reason != "" {
+			e.err = &UpdateError{Code: reason, Effect: EffectFail, Object: e.id, Message: "refused", Retry: true}
+		}
+		return e
+	case "look-again":
+		return lookAgain{}
+	case "pause":
+		return pausing{true}
+	case "resume":
+		return pausing{false}
+	case "time":
+		passed, err := time.ParseDuration(d.CmdArgs[0].Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.now = s.now.Add(passed)
+		return ticked{}
+	default:
+		t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
+		return nil
+	}
+}
+
+func (s *script) updateEvent(d *datadriven.TestData) event {
+	e := updated{generation: s.core.generation + 1, desired: desired(d.CmdArgs[0].Key), overrides: s.core.overrides, state: payload.Updating}
+	switch arg(d, "state") {
+	case "Initializing":
+		e.state = payload.Initializing
+	case "Reconciling":
+		e.state = payload.Reconciling
+	}
+	e.desired.Revision = arg(d, "revision")
+	if d.HasArg("override") {
+		e.overrides = nil
+		if id := arg(d, "override"); id != "none" {
+			e.overrides = []Override{{ID: object(id)}}
+		}
+	}
+	return e
+}
+
+func (s *script) loadedEvent(t *testing.T, d *datadriven.TestData) event {
+	t.Helper()
+	e := loaded{number: s.core.load.number}
+	if reason := arg(d, "error"); reason != "" {
+		e.err = &UpdateError{Code: reason, Message: "because " + reason, Retry: !d.HasArg("permanent")}
+		return e
+	}
+	if name := arg(d, "violation"); name != "" {
+		e.violations = append(e.violations, precondition.Violation{
+			Name: name, Reason: name, Message: "found and wanted", Blocking: true, Retriable: d.HasArg("retriable"), Waived: d.HasArg("waived"),
+		})
+	}
+	target := s.core.load.target
+	e.info = PayloadInfo{Payload: testPayload(t, target.Version, strings.Fields(d.Input)...), Verified: true}
+	return e
+}
+
+func (s *script) manifestEvent(t *testing.T, d *datadriven.TestData) event {
+	t.Helper()
+	m := s.core.accepted.manifest(object(d.CmdArgs[0].Key))
+	if m == nil {
+		t.Fatalf("%s: no manifest %s", d.Pos, d.CmdArgs[0].Key)
+	}
+	switch d.Cmd {
+	case "waiting":
+		return waitingFor{s.core.pass.number, m, Waiting{Reason: arg(d, "reason"), Message: "2 of 3 updated"}}
+	case "failed":
+		err := &UpdateError{Code: arg(d, "reason"), Effect: Effect(arg(d, "effect")), Object: m.ID, Message: "refused", Retry: true}
+		if err.Effect == "" {
+			err.Effect = EffectFail
+		}
+		return appliedOne{number: s.core.pass.number, manifest: m, err: err}
+	default:
+		return appliedOne{number: s.core.pass.number, manifest: m, skipped: d.Cmd == "skipped"}
+	}
+}
+
+// testPayload has one ConfigMap an object name; the hash follows the names.
+func testPayload(t *testing.T, version string, names ...string) *payload.Payload {
+	t.Helper()
+	p := &payload.Payload{Product: "platform", Version: version, VersionHash: "sha256:" + strings.Join(names, "-")}
+	for i, name := range names {
+		m, err := payload.NewManifest(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name},
+			"data": map[string]any{"version": version},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.RunLevel, m.Component = 10*(i+1), "web"
+		p.Manifests = append(p.Manifests, m)
+	}
+	return p
+}
+
+func desired(version string) Desired {
+	if version == "" || version == "none" {
+		return Desired{}
+	}
+	return Desired{Version: version, Image: "r@sha256:" + version}
+}
+
+func object(name string) payload.ObjectID { return payload.ObjectID{Kind: "ConfigMap", Name: name} }
+
+func arg(d *datadriven.TestData, key string) string {
+	for _, a := range d.CmdArgs {
+		if a.Key == key && len(a.Vals) > 0 {
+			return a.Vals[0]
+		}
+	}
+	return ""
+}
+
+func (s *script) renderAction(out *strings.Builder, a action) {
+	switch a := a.(type) {
+	case startLoad:
+		fmt.Fprintf(out, "> load %s check=%v dry-run=%v\n", a.desired.Version, a.check, a.dryRun)
+	case stopLoad:
+		fmt.Fprintf(out, "> stop load\n")
+	case startPass:
+		fmt.Fprintf(out, "> pass over %s as %s attempt=%d begin=%v", a.work.Desired.Version, a.work.State, a.work.Attempt, a.begin)
+		for _, o := range a.work.Overrides {
+			fmt.Fprintf(out, " without %s", o.ID.Name)
+		}
+		fmt.Fprintln(out)
+	case stopPass:
+		fmt.Fprintf(out, "> stop pass\n")
+	case repair:
+		data, _ := a.manifest.Object.Object["data"].(map[string]any)
+		fmt.Fprintf(out, "> repair %s of %v\n", a.manifest.ID.Name, data["version"])
+	case wake:
+		if a.at.Equal(s.wakeAt) {
+			return
+		}
+		s.wakeAt = a.at
+		if a.at.IsZero() {
+			fmt.Fprintf(out, "> sleep\n")
+			return
+		}
+		fmt.Fprintf(out, "> wake at %s\n", s.clock(a.at))
+	}
+}
+
+// clock is a time in whole seconds since the start.
+func (s *script) clock(t time.Time) string {
+	return fmt.Sprintf("+%ds", int(t.Sub(s.start).Seconds()))
+}
+
+func (s *script) renderStatus(out *strings.Builder) {
+	st := s.core.status()
+	fmt.Fprintf(out, "%s %s", st.State, st.Step)
+	if st.Total > 0 {
+		fmt.Fprintf(out, " %d/%d", st.Done, st.Total)
+	}
+	if st.Skipped > 0 {
+		fmt.Fprintf(out, " skipped=%d", st.Skipped)
+	}
+	if st.Attempt > 0 {
+		fmt.Fprintf(out, " attempt=%d", st.Attempt)
+	}
+	if st.Completed > 0 {
+		fmt.Fprintf(out, " completed=%d", st.Completed)
+	}
+	if st.Paused {
+		fmt.Fprint(out, " paused")
+	}
+	fmt.Fprintf(out, "\n  desired=%s accepted=%s applied=%s", st.Desired.Version, st.Actual.Version, st.Applied.Version)
+	if st.Load.Step != StepPayloadLoaded {
+		fmt.Fprintf(out, " load=%s", st.Load.Step)
+	}
+	fmt.Fprintln(out)
+	if f := st.Load.Failure; f != nil {
+		fmt.Fprintf(out, "  not accepted: %s (%s) attempt=%d retry=%v", f, f.Code, st.Load.Attempt, f.Retry)
+		if !st.Load.RetryAt.IsZero() {
+			fmt.Fprintf(out, " at %s", s.clock(st.Load.RetryAt))
+		}
+		fmt.Fprintln(out)
+	}
+	if f := st.Failure; f != nil {
+		fmt.Fprintf(out, "  failure: %s %s %s\n", f.Code, f.Effect, f)
+	}
+	for _, b := range st.Blocking {
+		fmt.Fprintf(out, "  blocking: %s %s since %s\n", b.Object, b.Reason, s.clock(b.Since))
+	}
+	for _, h := range st.History {
+		fmt.Fprintf(out, "  history: %s %s", h.Version, h.State)
+		if !h.Ended.IsZero() {
+			fmt.Fprintf(out, " ended %s", s.clock(h.Ended))
+		}
+		fmt.Fprintln(out)
+	}
+	if len(st.Actual.AcceptedRisks) > 0 {
+		fmt.Fprintf(out, "  risks: %s\n", strings.Join(st.Actual.AcceptedRisks, ", "))
+	}
+}

@@ -1,0 +1,327 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/precondition"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// virtualNow is the time of the bubble that the test runs in.
+func virtualNow() time.Time {
+	epoch := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	return epoch.Add(-time.Until(epoch))
+}
+
+// world is a cluster and a registry in memory: it implements what the worker
+// needs and writes down what it is asked for.
+type world struct {
+	mu       sync.Mutex
+	payloads map[string]*payload.Payload
+	bad      map[string]error // by version
+	refused  map[string]int   // by object name: how many tries fail
+	hold     map[string]chan struct{}
+	log      []string
+	running  int
+	most     int
+}
+
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+}
+
+// take returns what was noted since the last call.
+func (w *world) take() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.log
+	w.log = nil
+	return out
+}
+
+func (w *world) RetrievePayload(ctx context.Context, desired Desired) (PayloadInfo, error) {
+	ReportStep(ctx, StepVerifyPayload)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.bad[desired.Version]; err != nil {
+		return PayloadInfo{}, err
+	}
+	return PayloadInfo{Payload: w.payloads[desired.Version], Verified: true, Evidence: []string{"ci"}}, nil
+}
+
+func (w *world) Check(context.Context, Desired, *payload.Payload, Current) ([]precondition.Violation, error) {
+	return nil, nil
+}
+
+func (w *world) DryRun(_ context.Context, p *payload.Payload) error {
+	w.note("dry-run %s", p.Version)
+	return nil
+}
+
+func (w *world) Begin(_ context.Context, p *payload.Payload) error {
+	w.note("begin %s", p.Version)
+	return nil
+}
+
+func (w *world) Prune(_ context.Context, p *payload.Payload) error {
+	w.note("prune %s", p.Version)
+	return nil
+}
+
+func (w *world) Apply(ctx context.Context, m *payload.Manifest, state payload.State) error {
+	data, _ := m.Object.Object["data"].(map[string]any)
+	w.note("apply %s of %v as %s", m.ID.Name, data["version"], state)
+	w.mu.Lock()
+	w.running++
+	w.most = max(w.most, w.running)
+	hold := w.hold[m.ID.Name]
+	refused := w.refused[m.ID.Name] > 0
+	w.refused[m.ID.Name]--
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.running--
+		w.mu.Unlock()
+	}()
+	if refused {
+		return &UpdateError{Code: "ResourceInvalid", Message: "refused", Retry: true}
+	}
+	if hold != nil && state.Waits() {
+		ReportWaiting(ctx, Waiting{Reason: "RolloutInProgress", Message: "0 of 1 updated"})
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// inBubble runs a test with a started worker over a world.
+func inBubble(t *testing.T, config Config, test func(t *testing.T, w *SyncWorker, world *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		made := &world{payloads: map[string]*payload.Payload{}, bad: map[string]error{}, refused: map[string]int{}, hold: map[string]chan struct{}{}}
+		made.payloads["1.0.0"] = testPayload(t, "1.0.0", "a", "b", "c")
+		made.payloads["1.1.0"] = testPayload(t, "1.1.0", "a", "b", "d")
+		config.Retriever, config.Preconditions, config.Builder = made, made, made
+		config.Interval, config.Now = 80*time.Second, virtualNow
+		w, err := New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() { w.Start(ctx, 2) })
+		test(t, w, made)
+		cancel()
+		group.Wait()
+	})
+}
+
+func TestTheLoopInstallsThenUpdatesThenKeeps(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		status := w.Update(1, desired("1.0.0"), nil, payload.Initializing)
+		if status.Generation != 1 || status.Load.Step != StepRetrievePayload {
+			t.Errorf("Update returned %+v", status)
+		}
+		synctest.Wait()
+		status = w.Status()
+		if !status.Reconciling || status.Done != 3 || status.Fraction != 1 || status.Applied.Version != "1.0.0" || !status.Verified {
+			t.Errorf("status after the install: %+v", status)
+		}
+		want := []string{"begin 1.0.0", "apply a of 1.0.0 as Initializing", "apply b of 1.0.0 as Initializing", "apply c of 1.0.0 as Initializing", "prune 1.0.0"}
+		got := world.take()
+		slices.Sort(got[1:4]) // Two workers apply side by side.
+		if !slices.Equal(got, want) {
+			t.Errorf("log is %q, want %q", got, want)
+		}
+		w.Update(2, desired("1.1.0"), nil, payload.Updating)
+		synctest.Wait()
+		want = []string{"dry-run 1.1.0", "begin 1.1.0", "apply a of 1.1.0 as Updating", "apply b of 1.1.0 as Updating", "apply d of 1.1.0 as Updating", "prune 1.1.0"}
+		if got := world.take(); !slices.Equal(got, want) {
+			t.Errorf("log is %q, want %q", got, want)
+		}
+		w.Drifted(object("b"))
+		synctest.Wait()
+		if got := world.take(); !slices.Equal(got, []string{"apply b of 1.1.0 as Reconciling"}) {
+			t.Errorf("log after a drift is %q", got)
+		}
+		time.Sleep(100 * time.Second) //nolint:forbidigo // The bubble's time.
+		synctest.Wait()
+		if got := world.take(); len(got) != 4 || w.Status().Completed != 2 || w.Status().DriftRepairs != 1 {
+			t.Errorf("log after the interval is %q, status %+v", got, w.Status())
+		}
+		select {
+		case s := <-w.StatusCh():
+			if s.Completed != 2 {
+				t.Errorf("the channel has an old status: %+v", s)
+			}
+		default:
+			t.Error("the channel has no status")
+		}
+	})
+}
+
+func TestABadTargetStopsNeitherPassNorRepair(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		w.Update(1, desired("1.0.0"), nil, payload.Reconciling)
+		synctest.Wait()
+		world.mu.Lock()
+		world.bad["1.1.0"] = errors.New("connection refused")
+		world.mu.Unlock()
+		w.Update(2, desired("1.1.0"), nil, payload.Updating)
+		synctest.Wait()
+		world.take()
+		w.Drifted(object("c"))
+		synctest.Wait()
+		if got := world.take(); !slices.Equal(got, []string{"apply c of 1.0.0 as Reconciling"}) {
+			t.Errorf("log after a drift is %q", got)
+		}
+		status := w.Status()
+		if status.Load.Failure == nil || status.Failure != nil || status.Actual.Version != "1.0.0" || status.Desired.Version != "1.1.0" {
+			t.Errorf("status: %+v", status)
+		}
+		world.mu.Lock()
+		delete(world.bad, "1.1.0")
+		world.mu.Unlock()
+		w.LookAgain()
+		synctest.Wait()
+		if got := w.Status().Applied.Version; got != "1.1.0" {
+			t.Errorf("applied is %s after the target became good", got)
+		}
+	})
+}
+
+func TestANewTargetPreemptsAWait(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		w.Update(1, desired("1.0.0"), nil, payload.Reconciling)
+		synctest.Wait()
+		world.mu.Lock()
+		world.hold["b"] = make(chan struct{})
+		world.mu.Unlock()
+		w.Update(2, desired("1.1.0"), nil, payload.Updating)
+		synctest.Wait()
+		status := w.Status()
+		if len(status.Blocking) != 1 || status.Blocking[0].Object.Name != "b" || status.Blocking[0].Reason != "RolloutInProgress" || status.RunLevel != 20 {
+			t.Errorf("status while waiting: %+v", status)
+		}
+		world.mu.Lock()
+		delete(world.hold, "b")
+		world.mu.Unlock()
+		w.Update(3, desired("1.0.0"), nil, payload.Updating)
+		synctest.Wait()
+		status = w.Status()
+		if status.Applied.Version != "1.0.0" || !status.Reconciling || status.Failure != nil {
+			t.Errorf("status after the way back: %+v", status)
+		}
+		var versions []string
+		for _, h := range status.History {
+			versions = append(versions, h.Version+" "+string(h.State))
+		}
+		if got := strings.Join(versions, ", "); got != "1.0.0 Completed, 1.1.0 Partial" {
+			t.Errorf("history: %s", got)
+		}
+	})
+}
+
+func TestAnObjectIsTriedAFewTimesWithinAPass(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		world.refused["b"] = maxTries - 1
+		world.refused["c"] = maxTries + 1
+		w.Update(1, desired("1.0.0"), nil, payload.Initializing)
+		time.Sleep(5 * time.Second) //nolint:forbidigo // The bubble's time.
+		synctest.Wait()
+		status := w.Status()
+		if status.Done != 2 || status.Attempt != 1 || status.Failure == nil || status.Failure.Object.Name != "c" || !status.Initial {
+			t.Errorf("status: %+v", status)
+		}
+		time.Sleep(20 * time.Second) //nolint:forbidigo // The bubble's time.
+		synctest.Wait()
+		if status := w.Status(); !status.Reconciling || status.Failure != nil {
+			t.Errorf("status after the next pass: %+v", status)
+		}
+	})
+}
+
+func TestAWorkerEndsWithItsContextAmidAWait(t *testing.T) {
+	inBubble(t, Config{}, func(_ *testing.T, w *SyncWorker, world *world) {
+		world.hold["a"] = make(chan struct{})
+		w.Update(1, desired("1.0.0"), nil, payload.Updating)
+		synctest.Wait()
+		w.Drifted(object("a")) // Waits for the object that the pass holds.
+		synctest.Wait()
+	})
+}
+
+func TestAPauseEndsThePassAndHoldsRepairs(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		world.hold["b"] = make(chan struct{})
+		w.Update(1, desired("1.0.0"), nil, payload.Updating)
+		synctest.Wait()
+		w.Pause(true)
+		synctest.Wait()
+		world.take()
+		w.Drifted(object("a"))
+		time.Sleep(time.Hour) //nolint:forbidigo // The bubble's time.
+		synctest.Wait()
+		if got := world.take(); len(got) != 0 || !w.Status().Paused {
+			t.Errorf("log while paused is %q", got)
+		}
+		close(world.hold["b"])
+		w.Pause(false)
+		synctest.Wait()
+		if status := w.Status(); !status.Reconciling {
+			t.Errorf("status after the pause: %+v", status)
+		}
+	})
+}
+
+func TestUpdateBeforeStartIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		world := &world{payloads: map[string]*payload.Payload{"1.0.0": testPayload(t, "1.0.0", "a")}, refused: map[string]int{}}
+		w, err := New(Config{Retriever: world, Preconditions: world, Builder: world, Interval: time.Minute, Now: virtualNow})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Update(1, desired("1.0.0"), nil, payload.Initializing)
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		group.Go(func() { w.Start(ctx, 2) })
+		synctest.Wait()
+		if !w.Status().Reconciling || w.Desired().Version != "1.0.0" || w.Accepted() == nil {
+			t.Errorf("status: %+v", w.Status())
+		}
+		cancel()
+		group.Wait()
+	})
+}
+
+func TestNewRefusesAnIncompleteConfig(t *testing.T) {
+	world := &world{}
+	for name, config := range map[string]Config{
+		"nothing":     {},
+		"no interval": {Retriever: world, Preconditions: world, Builder: world, Now: virtualNow},
+	} {
+		if _, err := New(config); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}
