@@ -19,9 +19,8 @@ type hub struct {
 	waiters map[payload.ObjectID]map[chan struct{}]struct{}
 }
 
-func (h *hub) init() {
-	h.subs = map[*Subscription]struct{}{}
-	h.waiters = map[payload.ObjectID]map[chan struct{}]struct{}{}
+func newHub() *hub {
+	return &hub{subs: map[*Subscription]struct{}{}, waiters: map[payload.ObjectID]map[chan struct{}]struct{}{}}
 }
 
 func (h *hub) notify(id payload.ObjectID) {
@@ -55,7 +54,7 @@ type Subscription struct {
 // Subscribe returns a queue of the changes of the objects for which want is
 // true. want is called often and must not block. Close it when done.
 func (c *Cache) Subscribe(want func(payload.ObjectID) bool) *Subscription {
-	s := &Subscription{want: want, hub: &c.hub, pending: map[payload.ObjectID]struct{}{}, ready: make(chan struct{}, 1)}
+	s := &Subscription{want: want, hub: c.hub, pending: map[payload.ObjectID]struct{}{}, ready: make(chan struct{}, 1)}
 	c.hub.mu.Lock()
 	defer c.hub.mu.Unlock()
 	c.hub.subs[s] = struct{}{}

@@ -94,7 +94,7 @@ type Cache struct {
 	meta    metadata.Interface
 	dynamic dynamic.Interface
 	mapper  *mapper
-	hub     hub
+	hub     *hub
 
 	mu      sync.Mutex
 	run     context.Context //nolint:containedctx // The life of reflectors that later calls start; set by Run.
@@ -121,7 +121,7 @@ func New(cfg Config) (*Cache, error) {
 
 func newCache(cfg Config, rc *rest.Config, httpClient *http.Client) (*Cache, error) {
 	c := &Cache{cfg: cfg, kinds: map[schema.GroupKind]*kind{}}
-	c.hub.init()
+	c.hub = newHub()
 	var err error
 	if c.meta, err = metadata.NewForConfigAndClient(rc, httpClient); err != nil {
 		return nil, fmt.Errorf("live cache: metadata client: %w", err)
@@ -146,6 +146,8 @@ func (c *Cache) Start(ctx context.Context) error {
 	}
 	c.mu.Unlock()
 	<-ctx.Done()
+	c.mu.Lock() // Who holds it may be starting a reflector still; later ones see that ctx ended.
+	c.mu.Unlock()
 	c.running.Wait()
 	return nil
 }
@@ -157,7 +159,7 @@ func (c *Cache) Track(in Interest) {
 	gk := in.GVK.GroupKind()
 	k := c.kinds[gk]
 	if k == nil {
-		k = newKind(gk, in.GVK.Version, &c.hub)
+		k = newKind(gk, in.GVK.Version, c.hub)
 		c.kinds[gk] = k
 	}
 	body := in.Body || bodyKind(gk)

@@ -1,0 +1,195 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/test/controlplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
+
+// traffic records the requests of a cache and how many watches are open.
+type traffic struct {
+	next http.RoundTripper
+	mu   sync.Mutex
+	seen []string
+}
+
+func (r *traffic) RoundTrip(req *http.Request) (*http.Response, error) {
+	r.mu.Lock()
+	r.seen = append(r.seen, req.URL.Path)
+	r.mu.Unlock()
+	return r.next.RoundTrip(req)
+}
+
+func (r *traffic) count(path string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, s := range r.seen {
+		if s == path {
+			n++
+		}
+	}
+	return n
+}
+
+func startCache(t *testing.T) (*Cache, *traffic) {
+	t.Helper()
+	tr := &traffic{}
+	cfg := rest.CopyConfig(controlplane.Shared(t).Config)
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		tr.next = rt
+		return tr
+	})
+	c, err := New(Config{REST: cfg, Now: time.Now, Log: logr.Discard()})
+	ok(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = c.Start(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return c, tr
+}
+
+func within20s(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func configMap(name string) Interest {
+	return Interest{
+		ID:  payload.ObjectID{Kind: "ConfigMap", Namespace: "default", Name: name},
+		GVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+	}
+}
+
+func TestOneWatchServesAllObjectsOfAKind(t *testing.T) {
+	c, tr := startCache(t)
+	ctx := within20s(t)
+	for _, name := range []string{"one", "two", "three"} {
+		c.Track(configMap(name))
+	}
+	ok(t, c.WaitSynced(ctx, schema.GroupKind{Kind: "ConfigMap"}))
+	if n := tr.count("/api/v1/configmaps"); n != 1 {
+		t.Errorf("%d requests for ConfigMaps, want one initial-events watch", n)
+	}
+	kube := kubernetes.NewForConfigOrDie(controlplane.Shared(t).Config)
+	_, err := kube.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
+	ok(t, err)
+	ok(t, c.Await(ctx, configMap("one").ID, func(v View) bool { return v.State == Present && v.Object.Body == nil && !v.Object.Merged }))
+	ok(t, kube.CoreV1().ConfigMaps("default").Delete(ctx, "one", metav1.DeleteOptions{}))
+	ok(t, c.Await(ctx, configMap("one").ID, func(v View) bool { return v.State == Absent }))
+}
+
+func TestWatchEndsWithTheLastInterest(t *testing.T) {
+	c, tr := startCache(t)
+	ctx := within20s(t)
+	gk := schema.GroupKind{Kind: "ConfigMap"}
+	c.Track(configMap("one"))
+	c.Track(configMap("one"))
+	ok(t, c.WaitSynced(ctx, gk))
+	k := c.kindOf(gk)
+	c.Untrack(configMap("one"))
+	if c.kindOf(gk) == nil {
+		t.Fatal("the watch ended with an interest left")
+	}
+	c.Untrack(configMap("one"))
+	if c.kindOf(gk) != nil || c.Get(configMap("one").ID).State != Unknown {
+		t.Error("the kind is still watched")
+	}
+	_ = k
+	c.Track(configMap("one"))
+	ok(t, c.WaitSynced(ctx, gk))
+	if n := tr.count("/api/v1/configmaps"); n != 2 {
+		t.Errorf("%d watches were begun, want a second one", n)
+	}
+}
+
+func TestInterestInABodyUpgradesTheWatch(t *testing.T) {
+	c, _ := startCache(t)
+	ctx := within20s(t)
+	in := configMap("kube-root-ca.crt")
+	c.Track(in)
+	ok(t, c.WaitSynced(ctx, in.GVK.GroupKind()))
+	in.Body = true
+	c.Track(in)
+	ok(t, c.Await(ctx, in.ID, func(v View) bool {
+		return v.State == Present && v.Object.Body != nil && v.Object.Body.GetManagedFields() == nil
+	}))
+}
+
+func TestKindThatIsntThereIsUnwatchableUntilItComes(t *testing.T) {
+	c, tr := startCache(t)
+	ctx := within20s(t)
+	widget := schema.GroupVersionKind{Group: "live.example.com", Version: "v1", Kind: "Gadget"}
+	in := Interest{ID: payload.ObjectID{Group: widget.Group, Kind: widget.Kind, Name: "one"}, GVK: widget}
+	c.Track(in)
+	var unwatchable *UnwatchableError
+	if err := c.WaitSynced(ctx, widget.GroupKind()); !errors.As(err, &unwatchable) {
+		t.Fatalf("err = %v, want Unwatchable", err)
+	}
+	if got := c.Unwatchable(); len(got) != 1 || got[0].Kind != widget.GroupKind() {
+		t.Errorf("unwatchable: %v", got)
+	}
+	crd := Interest{
+		ID:  payload.ObjectID{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition", Name: "gadgets.live.example.com"},
+		GVK: schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"},
+	}
+	c.Track(crd)
+	ok(t, c.WaitSynced(ctx, crd.GVK.GroupKind()))
+	dyn := dynamic.NewForConfigOrDie(controlplane.Shared(t).Config)
+	crds := dyn.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	_, err := crds.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "gadgets.live.example.com"},
+		"spec": map[string]any{
+			"group": "live.example.com", "scope": "Cluster", "names": map[string]any{"kind": "Gadget", "plural": "gadgets"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}},
+		},
+	}}, metav1.CreateOptions{})
+	ok(t, err)
+	began := time.Now()
+	ok(t, c.Await(ctx, in.ID, func(v View) bool { return v.State == Absent }))
+	t.Logf("watched %s after its definition was created", time.Since(began))
+	if _, err := c.Mapping(widget); err != nil {
+		t.Error(err)
+	}
+	discoveries := 0
+	tr.mu.Lock()
+	for _, path := range tr.seen {
+		if strings.HasPrefix(path, "/apis") && strings.Count(path, "/") == 1 {
+			discoveries++
+		}
+	}
+	tr.mu.Unlock()
+	if discoveries > 6 {
+		t.Errorf("%d discoveries for one missing kind", discoveries)
+	}
+}

@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-dev/lockstep/payload"
+)
+
+const ours = ManagerPrefix + "clusterrelease/x"
+
+func managed(manager, operation, subresource, fields string, at time.Time) metav1.ManagedFieldsEntry {
+	f := &metav1.FieldsV1{}
+	f.SetRawString(fields)
+	stamp := metav1.NewTime(at)
+	return metav1.ManagedFieldsEntry{
+		Manager: manager, Operation: metav1.ManagedFieldsOperationType(operation), Subresource: subresource,
+		APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: f, Time: &stamp,
+	}
+}
+
+func sample() *metav1.PartialObjectMetadata {
+	at := time.Date(2026, 11, 30, 1, 2, 3, 0, time.UTC)
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "web", Name: "api", UID: "u", ResourceVersion: "7", Generation: 2,
+		Labels: map[string]string{"ours": "1", "theirs": "1"}, Annotations: map[string]string{"note": "x"},
+		ManagedFields: []metav1.ManagedFieldsEntry{
+			managed(ours, "Apply", "", `{"f:data":{"f:a":{}},"f:metadata":{"f:labels":{"f:ours":{}}}}`, at),
+			managed("kubectl-edit", "Update", "", `{"f:data":{"f:b":{}}}`, at),
+			managed("kcm", "Update", "status", `{"f:status":{}}`, at),
+		},
+	}}
+}
+
+// differs names the digests that tell two states apart.
+func differs(a, b *Object) string {
+	var out []string
+	x, _ := a.OwnBy(ours)
+	y, _ := b.OwnBy(ours)
+	for name, same := range map[string]bool{
+		"entry": x.Entry == y.Entry, "values": x.Values == y.Values,
+		"status": a.Status == b.Status, "foreign": a.Foreign == b.Foreign,
+	} {
+		if !same {
+			out = append(out, name)
+		}
+	}
+	if len(out) > 1 {
+		return "several: " + strings.Join(out, " ")
+	}
+	return strings.Join(out, "")
+}
+
+func TestEachDigestTellsItsOwnKindOfChange(t *testing.T) {
+	later := metav1.NewTime(time.Date(2026, 11, 30, 1, 2, 4, 0, time.UTC))
+	for name, tc := range map[string]struct {
+		change func(*metav1.PartialObjectMetadata)
+		want   string
+	}{
+		"nothing":         {func(*metav1.PartialObjectMetadata) {}, ""},
+		"a version alone": {func(o *metav1.PartialObjectMetadata) { o.ResourceVersion = "8" }, ""},
+		"our fields": {func(o *metav1.PartialObjectMetadata) {
+			o.ManagedFields[0].FieldsV1.SetRawString(`{"f:metadata":{"f:labels":{"f:ours":{}}}}`)
+		}, "entry"},
+		"our entry's time":             {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[0].Time = &later }, "entry"},
+		"our entry's version":          {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[0].APIVersion = "v2" }, "entry"},
+		"somebody else's fields":       {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[1].Time = &later }, "foreign"},
+		"a status write":               {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[2].Time = &later }, "status"},
+		"a foreign label":              {func(o *metav1.PartialObjectMetadata) { o.Labels["theirs"] = "2" }, "foreign"},
+		"a foreign annotation":         {func(o *metav1.PartialObjectMetadata) { o.Annotations["note"] = "y" }, "foreign"},
+		"a finalizer":                  {func(o *metav1.PartialObjectMetadata) { o.Finalizers = []string{"x"} }, "foreign"},
+		"an owner":                     {func(o *metav1.PartialObjectMetadata) { o.OwnerReferences = []metav1.OwnerReference{{UID: "p"}} }, "foreign"},
+		"the value of a label we hold": {func(o *metav1.PartialObjectMetadata) { o.Labels["ours"] = "2" }, "several"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := sample()
+			tc.change(o)
+			if got := differs(Summarize(sample()), Summarize(o)); got != tc.want && !strings.HasPrefix(got, tc.want+": ") {
+				t.Errorf("differs: %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestSummaryNamesTheManagers(t *testing.T) {
+	o := Summarize(sample())
+	want := []Manager{{ours, "Apply", ""}, {"kubectl-edit", "Update", ""}, {"kcm", "Update", "status"}}
+	if diff := cmp.Diff(want, o.Managers()); diff != "" {
+		t.Errorf("managers (-want +got):\n%s", diff)
+	}
+	if len((&Object{}).Managers()) != 0 || len((&Object{}).Finalizers()) != 0 {
+		t.Error("an empty object has managers or finalizers")
+	}
+}
+
+func TestUnreadableFieldsAreNoPanic(t *testing.T) {
+	o := sample()
+	o.ManagedFields[0].FieldsV1.SetRawString(`{"f:metadata": nonsense`)
+	o.ManagedFields[1].FieldsV1 = nil
+	o.ManagedFields[2].Time = nil
+	if differs(Summarize(sample()), Summarize(o)) == "" {
+		t.Error("the change isn't seen")
+	}
+}
+
+func TestDigestIsReadBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var want Digest
+		copy(want[:], rapid.SliceOfN(rapid.Byte(), DigestSize, DigestSize).Draw(t, "bytes"))
+		got, err := ParseDigest(want.String())
+		if err != nil || got != want {
+			t.Fatalf("ParseDigest(%q) = %v, %v", want.String(), got, err)
+		}
+	})
+	for _, bad := range []string{"x", "!!!!", strings.Repeat("A", 17)} {
+		if _, err := ParseDigest(bad); err == nil {
+			t.Errorf("ParseDigest(%q) succeeds", bad)
+		}
+	}
+}
+
+// A full informer keeps 9 to 33 kB of a Deployment.
+func TestMetadataObjectTakesLessThanAKilobyte(t *testing.T) {
+	const n = 5000
+	k := newKind(schema.GroupKind{Kind: "ConfigMap"}, "v1", newHub())
+	store := &turnStore{kind: k, turn: k.nextTurn(), cache: &Cache{}}
+	fields := `{"f:data":{` + strings.Repeat(`"f:key":{},`, 100) + `"f:last":{}}}`
+	before := heap()
+	for i := range n {
+		o := sample()
+		o.Name = fmt.Sprintf("a-name-of-usual-length-%d", i)
+		o.UID = types.UID(fmt.Sprintf("2f0c8a2e-4d0e-4f0e-9f6e-%012d", i))
+		o.ManagedFields[1].FieldsV1.SetRawString(fields)
+		if err := store.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	per := (heap() - before) / n
+	t.Logf("%d bytes an object", per)
+	if per > 1000 {
+		t.Errorf("%d bytes an object, want at most 1000", per)
+	}
+	runtime.KeepAlive(k)
+}
+
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+func TestNeedsBody(t *testing.T) {
+	for name, tc := range map[string]struct {
+		m    payload.Manifest
+		want bool
+	}{
+		"a Deployment":                {kindOf("apps", "Deployment"), true},
+		"a ConfigMap":                 {kindOf("", "ConfigMap"), false},
+		"a ClusterRole":               {kindOf("rbac.authorization.k8s.io", "ClusterRole"), false},
+		"a custom resource":           {kindOf("example.com", "Widget"), true},
+		"a Gateway":                   {kindOf("gateway.networking.x-k8s.io", "Gateway"), true},
+		"a NodeOS":                    {kindOf("lockstep.dev", "NodeOS"), true},
+		"a CustomResourceDefinition":  {kindOf("apiextensions.k8s.io", "CustomResourceDefinition"), true},
+		"anything with a health rule": {payload.Manifest{ID: payload.ObjectID{Kind: "ConfigMap"}, Health: "true"}, true},
+	} {
+		if got := NeedsBody(&tc.m); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
+func kindOf(group, kind string) payload.Manifest {
+	return payload.Manifest{GVK: schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind}, ID: payload.ObjectID{Group: group, Kind: kind}}
+}
