@@ -83,6 +83,7 @@ var imports = map[string][]string{
 	"test/e2e":                {"..."},
 	"test/simnode":            {"nodeos", "nodeos/host/sim", "test/controlplane"},
 	"test/simnode/simnode":    {"test/simnode"},
+	"test/examples":           {"payload", "payload/build", "test/controlplane"},
 	"test/vm":                 {"..."},
 	"test/world":              {"..."},
 }
