@@ -26,6 +26,8 @@ func Judge(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 		return judgeJob(body)
 	case schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:
 		return judgeDefinition(body)
+	case schema.GroupKind{Kind: "Service"}:
+		return judgeService(m, body)
 	case schema.GroupKind{Group: "config.openshift.io", Kind: "ClusterOperator"}:
 		return judgeClusterOperator(m, body)
 	case schema.GroupKind{Group: payload.Group, Kind: payload.KindNodeOS}:
@@ -82,6 +84,17 @@ func judgeJob(body *unstructured.Unstructured) Verdict {
 	}
 	return Verdict{Reason: "JobRunning", Message: fmt.Sprintf("%d active, %d succeeded, %d failed pods",
 		number(body, "status", "active"), number(body, "status", "succeeded"), number(body, "status", "failed"))}
+}
+
+// judgeService waits for the address of a load balancer, as Helm does; kstatus
+// is content with a cluster IP.
+func judgeService(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+	kind, _, _ := unstructured.NestedString(body.Object, "spec", "type")
+	field, _, _ := unstructured.NestedFieldNoCopy(body.Object, "status", "loadBalancer", "ingress")
+	if ingress, _ := field.([]any); kind == "LoadBalancer" && len(ingress) == 0 {
+		return Verdict{Reason: "LoadBalancerPending", Message: "the Service has no load balancer address yet"}
+	}
+	return judgeGeneric(m, body)
 }
 
 func judgeDefinition(body *unstructured.Unstructured) Verdict {

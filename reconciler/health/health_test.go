@@ -1,0 +1,307 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+)
+
+func decode(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	raw, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(raw); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// manifestOf is the manifest of which body is the live object.
+func manifestOf(t *testing.T, body *unstructured.Unstructured, wait payload.WaitPolicy) *payload.Manifest {
+	t.Helper()
+	gvk := body.GroupVersionKind()
+	return &payload.Manifest{
+		Object: body, GVK: gvk, Wait: wait,
+		ID: payload.ObjectID{Group: gvk.Group, Kind: gvk.Kind, Namespace: body.GetNamespace(), Name: body.GetName()},
+	}
+}
+
+func TestVerdictOfEachContract(t *testing.T) {
+	for name, tc := range map[string]struct {
+		body   string
+		wait   payload.WaitPolicy
+		level  bool
+		failed bool
+		waits  bool
+		reason string
+	}{
+		"a Deployment that rolled out": {body: `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: x, generation: 2}
+spec: {replicas: 1}
+status: {observedGeneration: 2, replicas: 1, updatedReplicas: 1, readyReplicas: 1, availableReplicas: 1, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "True", reason: NewReplicaSetAvailable}]}`, level: true},
+		"a Deployment whose new generation wasn't seen": {body: `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: x, generation: 3}
+spec: {replicas: 1}
+status: {observedGeneration: 2, replicas: 1, updatedReplicas: 1, readyReplicas: 1, availableReplicas: 1, conditions: [{type: Available, status: "True"}]}`, reason: ReasonInProgress},
+		"a Deployment over its progress deadline": {body: `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: x, generation: 1}
+spec: {replicas: 1}
+status: {observedGeneration: 1, conditions: [{type: Progressing, status: "False", reason: ProgressDeadlineExceeded}]}`, failed: true, reason: ReasonFailed},
+		"a Job that runs": {body: `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: x}
+status: {active: 1}`, reason: "JobRunning"},
+		"a Job that completed": {body: `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: x}
+status: {succeeded: 1, conditions: [{type: Complete, status: "True"}]}`, level: true},
+		"a Job that failed": {body: `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: x}
+status: {failed: 1, conditions: [{type: Failed, status: "True", reason: BackoffLimitExceeded}]}`, failed: true, reason: "JobFailed"},
+		"a definition that isn't established": {body: `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: x}`, reason: "NotEstablished"},
+		"a definition whose names are taken": {body: `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: x}
+status: {conditions: [{type: NamesAccepted, status: "False", reason: Conflict}]}`, failed: true, reason: "NamesNotAccepted"},
+		"an established definition": {body: `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: x}
+status: {conditions: [{type: Established, status: "True"}]}`, level: true},
+		"a ClusterOperator that says nothing": {body: `
+apiVersion: config.openshift.io/v1
+kind: ClusterOperator
+metadata: {name: x}`, reason: "ClusterOperatorNotAvailable"},
+		"a ClusterOperator without a Degraded condition": {body: `
+apiVersion: config.openshift.io/v1
+kind: ClusterOperator
+metadata: {name: x}
+status: {conditions: [{type: Available, status: "True"}]}`, reason: "ClusterOperatorDegraded"},
+		"a good ClusterOperator": {body: `
+apiVersion: config.openshift.io/v1
+kind: ClusterOperator
+metadata: {name: x}
+status: {conditions: [{type: Available, status: "True"}, {type: Degraded, status: "False"}]}`, level: true},
+		"a NodeOS that nobody looked at": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}`, reason: ReasonNotObserved},
+		"a NodeOS on its way": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, counts: {total: 3, updated: 1, inFlight: 1}, conditions: [{type: Ready, status: "False", reason: Progressing}]}`, reason: ReasonInProgress},
+		"the same where its start is enough": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, counts: {total: 3, updated: 1, inFlight: 1}, conditions: [{type: Ready, status: "False", reason: Progressing}]}`, wait: payload.WaitStarted, level: true},
+		"the same where nothing is waited for": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}`, wait: payload.WaitNone, level: true},
+		"a NodeOS with all hosts updated but those in quarantine": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, counts: {total: 3, updated: 2, quarantined: 1}, conditions: [{type: Ready, status: "True", reason: Succeeded}]}`, level: true},
+		"a NodeOS that is ready but for hosts that weren't counted": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, counts: {total: 3, updated: 2}, conditions: [{type: Ready, status: "True", reason: Succeeded}]}`, reason: ReasonInProgress},
+		"a NodeOS whose window is closed": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Ready, status: "False", reason: WindowClosed}]}`, waits: true, reason: "WindowClosed"},
+		"a NodeOS that is paused": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Paused, status: "True", reason: PausedByAdmin}]}`, waits: true, reason: "PausedByAdmin"},
+		"a NodeOS that halted": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, counts: {total: 3, failed: 1}, conditions: [{type: Halted, status: "True", reason: FailureThreshold}]}`, failed: true, reason: "Halted"},
+		"a custom resource that stalled, in its own words": {body: `
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, conditions: [{type: Stalled, status: "True", reason: NoLicence, message: buy one}]}`, failed: true, reason: "NoLicence"},
+		"a service that waits for its load balancer": {body: `
+apiVersion: v1
+kind: Service
+metadata: {name: x}
+spec: {type: LoadBalancer, clusterIP: 10.0.0.1}`, reason: "LoadBalancerPending"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := decode(t, tc.body)
+			got := Judge(manifestOf(t, body, tc.wait), body)
+			if got.Level != tc.level || got.Failed != tc.failed || got.Waiting != tc.waits || got.Reason != tc.reason {
+				t.Errorf("Judge = %+v, want level %t failed %t waiting %t reason %q", got, tc.level, tc.failed, tc.waits, tc.reason)
+			}
+			if !got.Level && got.Message == "" {
+				t.Error("the verdict has no message")
+			}
+		})
+	}
+}
+
+func TestClusterOperatorMustReachTheVersionsOfItsManifest(t *testing.T) {
+	const state = `
+apiVersion: config.openshift.io/v1
+kind: ClusterOperator
+metadata: {name: x}
+status:
+  versions: [{name: operator, version: 1.0.0}]
+  conditions: [{type: Available, status: "True"}, {type: Degraded, status: "False"}]`
+	body := decode(t, state)
+	m := manifestOf(t, decode(t, strings.Replace(state, "1.0.0", "2.0.0", 1)), "")
+	if got := Judge(m, body); got.Level || got.Reason != "ClusterOperatorUpdating" || !strings.Contains(got.Message, `"1.0.0"`) {
+		t.Errorf("%+v, want ClusterOperatorUpdating that names the version", got)
+	}
+}
+
+func TestExpressions(t *testing.T) {
+	body := decode(t, `
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: x, generation: 2}
+spec: {size: 3}
+status: {observedGeneration: 2, ready: 3, phase: Running}`)
+	r, err := newRules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for expression, want := range map[string]Verdict{
+		`status.ready == spec.size`:                                {Level: true},
+		`self.status.phase == "Running" && has(self.status.ready)`: {Level: true},
+		`status.ready > 3`:                                         {Reason: ReasonInProgress},
+		`status.conditions.exists(c, c.type == "Ready")`:           {Reason: ReasonInProgress},
+		`has(status.conditions) && status.conditions.size() > 0`:   {Reason: ReasonInProgress},
+		`status.phase`:   {Reason: ReasonInProgress},
+		`status.ready +`: {Failed: true, Reason: ReasonInvalidRule},
+		`1 + 1`:          {Failed: true, Reason: ReasonInvalidRule},
+		`unknown.field`:  {Failed: true, Reason: ReasonInvalidRule},
+		`"` + strings.Repeat("x", maxExpression) + `" == ""`: {Failed: true, Reason: ReasonInvalidRule},
+		`[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, [1,2,3,4,5,6,7,8,9,10].all(f, a + b + c + d + e + f > 0 && status.ready > 0))))))`: {Reason: ReasonInProgress},
+	} {
+		m := manifestOf(t, body, "")
+		m.Health = expression
+		got := r.judge(t.Context(), m, body)
+		got.Message = ""
+		if got != want {
+			t.Errorf("%.60s: %+v, want %+v", expression, got, want)
+		}
+	}
+	body.SetGeneration(3)
+	m := manifestOf(t, body, "")
+	m.Health = "true"
+	if got := r.judge(t.Context(), m, body); got.Level {
+		t.Error("a generation that wasn't observed was judged")
+	}
+}
+
+func TestSecretsAreNotReadByExpressions(t *testing.T) {
+	body := decode(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: x}\ndata: {p: Z2VoZWlt}")
+	r, err := newRules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := manifestOf(t, body, "")
+	m.Health = `self.data.p == "Z2VoZWlt"`
+	if got := r.judge(t.Context(), m, body); !got.Failed || got.Reason != ReasonInvalidRule {
+		t.Errorf("%+v, want the rule refused", got)
+	}
+}
+
+func TestExpressionIsCompiledOnce(t *testing.T) {
+	r, err := newRules()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := r.program("status.x == 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := r.program("status.x == 1"); a != b {
+		t.Error("compiled twice")
+	}
+	for i := range maxPrograms + 10 {
+		if _, err := r.program(strings.Repeat(" ", i%100+1) + "status.x == " + strings.Repeat("1", i/100+1)); err != nil && i < 1500 {
+			t.Fatal(err)
+		}
+	}
+	if len(r.programs) > maxPrograms {
+		t.Errorf("%d programs are kept", len(r.programs))
+	}
+}
+
+func TestOldStatesAreNotJudged(t *testing.T) {
+	if v := absent(live.View{State: live.Absent, AsOf: "9"}, "10"); v.Reason != ReasonNotObserved {
+		t.Errorf("absent as of an older version: %+v", v)
+	}
+	if v := absent(live.View{State: live.Absent, AsOf: "11"}, "10"); v.Reason != ReasonNotFound {
+		t.Errorf("absent: %+v", v)
+	}
+	if v := absent(live.View{State: live.Absent, AsOf: "11", Finished: true}, "10"); !v.Level {
+		t.Errorf("a finished Job that is gone: %+v", v)
+	}
+}
+
+func TestClosedWindowStopsTheClock(t *testing.T) {
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	w := &waiter{m: &payload.Manifest{}, budget: time.Minute, last: now}
+	busy, closed := Verdict{Reason: ReasonInProgress, Message: "1 of 2"}, Verdict{Waiting: true, Reason: "WindowClosed"}
+	for _, step := range []struct {
+		v     Verdict
+		after time.Duration
+	}{{busy, 0}, {closed, 30 * time.Second}, {closed, 5 * time.Hour}, {busy, 3 * time.Hour}, {busy, 29 * time.Second}} {
+		now = now.Add(step.after)
+		if err := w.step(step.v, now); err != nil {
+			t.Fatalf("gave up after %s: %v", step.after, err)
+		}
+	}
+	var late *Error
+	err := w.step(busy, now.Add(2*time.Second))
+	if !errors.As(err, &late) || late.Reason() != ReasonDeadlineExceeded || !strings.Contains(err.Error(), "1 of 2") {
+		t.Errorf("err = %v, want the deadline with the object's own message", err)
+	}
+}
+
+func TestFailureEndsAWaitAtOnce(t *testing.T) {
+	w := &waiter{m: &payload.Manifest{}, budget: time.Hour}
+	var failed *Error
+	if err := w.step(Verdict{Failed: true, Reason: "JobFailed", Message: "x"}, time.Time{}); !errors.As(err, &failed) || failed.Reason() != "JobFailed" {
+		t.Errorf("err = %v, want JobFailed", err)
+	}
+}
