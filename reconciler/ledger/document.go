@@ -134,6 +134,8 @@ type Slot struct {
 	PrevDigest string `json:"prevDigest,omitempty"`
 	// ActivatedAt is when the order to boot the target was first allowed.
 	ActivatedAt time.Time `json:"activatedAt,omitzero"`
+	// AutoCommit says that the host was told to commit by its own checks.
+	AutoCommit bool `json:"autoCommit,omitempty"`
 	// TrialBootID is the boot under verification; VerifyingSince its start.
 	TrialBootID    string    `json:"trialBootID,omitempty"`
 	VerifyingSince time.Time `json:"verifyingSince,omitzero"`
@@ -179,8 +181,18 @@ type Pool struct {
 	Committed []Committed `json:"committed,omitempty"`
 	// Durations are those of the last good attempts, claim to free.
 	Durations []time.Duration `json:"durations,omitempty"`
+	// Released are the owners of slots that were freed lately: a cordon that
+	// carries one came late, from a leader that was stopped in between.
+	Released []Released `json:"released,omitempty"`
 	// Resumed is the value of the resume annotation that was acted on last.
 	Resumed string `json:"resumed,omitempty"`
+}
+
+// Released is the owner of a freed slot.
+type Released struct {
+	NodeUID string    `json:"nodeUID"`
+	Owner   string    `json:"owner"`
+	At      time.Time `json:"at"`
 }
 
 // Canary is the progress through the canary steps of one target.
@@ -264,6 +276,7 @@ func (p Pool) Clone() Pool {
 	p.Retries = slices.Clone(p.Retries)
 	p.Committed = slices.Clone(p.Committed)
 	p.Durations = slices.Clone(p.Durations)
+	p.Released = slices.Clone(p.Released)
 	p.Denied = slices.Clone(p.Denied)
 	for i := range p.Denied {
 		p.Denied[i].Hosts = slices.Clone(p.Denied[i].Hosts)
@@ -382,6 +395,17 @@ func (p Pool) Retry(nodeUID, digest string) (Retry, bool) {
 		return Retry{}, false
 	}
 	return p.Retries[i], true
+}
+
+// Release remembers that the slot of a node was freed, for keep.
+func (p *Pool) Release(nodeUID, owner string, keep time.Duration, now time.Time) {
+	p.Released = slices.DeleteFunc(p.Released, func(r Released) bool { return now.Sub(r.At) > keep })
+	p.Released = last(append(p.Released, Released{NodeUID: nodeUID, Owner: owner, At: now}), MaxHosts)
+}
+
+// HasReleased says whether a slot of that owner was freed lately.
+func (p Pool) HasReleased(nodeUID, owner string) bool {
+	return slices.ContainsFunc(p.Released, func(r Released) bool { return r.NodeUID == nodeUID && r.Owner == owner })
 }
 
 // Forget drops what holds a host back.

@@ -70,6 +70,9 @@ func (v view) advance(s ledger.Slot) (ledger.Slot, []ledger.State) {
 
 // transition is the table: one row a state.
 func (v view) transition(s ledger.Slot) ledger.Slot {
+	if next, ahead := v.hostIsAhead(s); ahead {
+		return next
+	}
 	switch s.State {
 	case ledger.Claimed:
 		return v.claimed(s)
@@ -96,6 +99,32 @@ func (v view) transition(s ledger.Slot) ledger.Slot {
 	default:
 		return v.to(s, ledger.Aborted, "UnknownState", fmt.Sprintf("the ledger says %q", s.State))
 	}
+}
+
+// hostIsAhead takes the host's word where the ledger is older than the host:
+// an older etcd was restored while the attempt was under way.
+func (v view) hostIsAhead(s ledger.Slot) (ledger.Slot, bool) {
+	switch s.State {
+	case ledger.Claimed, ledger.Draining, ledger.Drained, ledger.Aborted:
+	default:
+		return s, false
+	}
+	if !onTrial(v.m) || v.m.Agent.Facts.Trial.OperationID != activateID(s) {
+		return s, false
+	}
+	s.PrevBootID, s.PrevDigest = before(v.m.Agent.Facts)
+	s.ActivatedAt = v.now
+	return v.to(s, ledger.Rebooting, "", ""), true
+}
+
+// before returns the boot and the digest that a trial came from. The wire
+// doesn't carry that boot: where the trial hasn't booted yet it's the present
+// one, else any other than the present one serves.
+func before(f *nodeos.HostFacts) (bootID, digest string) {
+	if f.Trial.BootID == "" {
+		return f.BootID, f.Trial.From.Digest
+	}
+	return orDefault(f.Trial.FromBootID, "before "+f.Trial.BootID), f.Trial.From.Digest
 }
 
 // to moves the slot to a state.
@@ -160,6 +189,7 @@ func (v view) drained(s ledger.Slot) ledger.Slot {
 		return s
 	}
 	f := v.m.Agent.Facts
+	s.AutoCommit = v.m.Carries && !v.drain
 	s.PrevBootID, s.PrevDigest, s.ActivatedAt = f.BootID, f.Booted.Digest, v.now
 	return v.to(s, ledger.Rebooting, "", "")
 }
@@ -290,6 +320,11 @@ func (v view) committing(s ledger.Slot) ledger.Slot {
 // releasing: uncordon if it's ours, then free; never the other way round.
 func (v view) releasing(s ledger.Slot) ledger.Slot {
 	if v.m.Node.CordonedBy == s.Owner() {
+		return s
+	}
+	if v.m.Agent.Facts == nil && !v.m.Node.Ready {
+		// Nobody can say that the host isn't further than the ledger, and a
+		// node that's away uses up the budget with or without a slot.
 		return s
 	}
 	return v.to(s, ledger.Idle, "", "")

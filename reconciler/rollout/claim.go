@@ -136,7 +136,7 @@ func (p *planner) candidates() []*Member {
 	var out []*Member
 	for i := range p.in.Members {
 		m := &p.in.Members[i]
-		if _, inFlight := p.out.Ledger.Slots[m.Node.UID]; inFlight || !m.Selected || p.updated(m) {
+		if _, inFlight := p.out.Ledger.Slots[m.Node.UID]; inFlight || !m.Selected || p.updated(m) || p.justFreed[m.Node.UID] {
 			continue
 		}
 		if reason, message := p.unfit(m, estimate); reason != "" {
@@ -164,7 +164,7 @@ func (p *planner) unfit(m *Member, estimate time.Duration) (reason, message stri
 	case f.Trial != nil:
 		return "OutsideOperation", "the host has a system on trial that no rollout ordered"
 	}
-	if _, ok := stagedSlot(f, p.pool.Target.Digest); !ok {
+	if !p.stagedFor(m) {
 		return string(ledger.Staging), "the image isn't staged yet"
 	}
 	if f.Operation != nil && !f.Operation.State.Done() {

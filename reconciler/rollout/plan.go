@@ -58,6 +58,9 @@ type planner struct {
 	halted string
 	counts counts
 	staged []string // hosts that stage now
+	// justFreed are the hosts whose slot was freed in this plan: they're
+	// claimed again in a later one, so that one attempt ends before the next.
+	justFreed map[string]bool
 }
 
 // counts is what claims and status are decided from, after the slots moved on.
@@ -68,7 +71,7 @@ type counts struct {
 // Plan decides what the hosts of a pool do now. It's pure: it changes nothing
 // of in, and the same arguments give the same plan.
 func Plan(in Input, now time.Time) Decision {
-	p := &planner{in: in, pool: &in.Pool, now: now.UTC().Round(0)}
+	p := &planner{in: in, pool: &in.Pool, now: now.UTC().Round(0), justFreed: map[string]bool{}}
 	p.out.Ledger = in.Ledger.Clone()
 	p.byUID = make(map[string]*Member, len(in.Members))
 	for i := range in.Members {
@@ -83,6 +86,7 @@ func Plan(in Input, now time.Time) Decision {
 	p.adopt()
 	p.halted = p.halts()
 	p.advanceSlots()
+	p.adopt() // a slot that was freed may have hidden a trial of another attempt
 	p.halted = p.halts()
 	p.count()
 	allowed := p.canary()
@@ -184,6 +188,8 @@ func (p *planner) failed(m *Member, s ledger.Slot) {
 
 // freed remembers what an attempt leaves behind.
 func (p *planner) freed(m *Member, s ledger.Slot, from ledger.State) {
+	p.justFreed[m.Node.UID] = true
+	p.rec.Release(m.Node.UID, s.Owner(), adoptFor, p.now)
 	switch from {
 	case ledger.Releasing:
 		p.rec.Commit(s.Target, p.now)

@@ -182,18 +182,24 @@ func (p Pool) check(sequence string) error {
 	return nil
 }
 
-// Attempt identifies one try of the pool's target: the same for all its hosts,
-// another one after each change of the pool and each rerun of the host.
+// Attempt identifies one try of the pool's target: the same for all its hosts;
+// another one after each rerun of the host and each change of what goes into
+// an order. Changes of the pool that only say when and how many don't make
+// another try.
 func (p Pool) Attempt(nonce string) string {
 	action := "upgrade"
 	if p.StageOnly {
 		action = "stageUpgrade"
 	}
 	h := sha256.Sum256([]byte(strings.Join([]string{
-		p.Target.Digest, action, p.UID, strconv.FormatInt(p.Generation, 10), nonce,
+		p.UID, action, p.Ref.String(), p.Target.Version, p.Product,
+		p.CommitDeadline.String(), strconv.FormatBool(p.HaltOnFailure), nonce,
 	}, "\x00")))
-	return "lockstep-" + hex.EncodeToString(h[:8])
+	return attemptPrefix + hex.EncodeToString(h[:8])
 }
+
+// attemptPrefix starts the attempts of rollouts; others' don't look like it.
+const attemptPrefix = "lockstep-"
 
 // Limit is how many hosts of a pool of total may be unavailable at once.
 func (p Pool) Limit(total int) int {

@@ -5,6 +5,7 @@ package rollout
 
 import (
 	"fmt"
+	"hash/crc32"
 	"strconv"
 	"strings"
 
@@ -28,7 +29,7 @@ func (p *planner) stage() {
 			continue
 		}
 		f := m.Agent.Facts
-		if _, ok := stagedSlot(f, p.pool.Target.Digest); ok || f.Trial != nil {
+		if p.stagedFor(m) || f.Trial != nil {
 			continue
 		}
 		if f.Operation != nil && !f.Operation.State.Done() {
@@ -84,6 +85,14 @@ func (p *planner) unstageable(m *Member) (reason, message string) {
 	return "", ""
 }
 
+// stagedFor says whether the host has the image in its inactive slot and knows
+// the attempt: should the ledger be lost, the agent's word for the attempt is
+// what proves that a cordon is ours.
+func (p *planner) stagedFor(m *Member) bool {
+	_, ok := stagedSlot(m.Agent.Facts, p.pool.Target.Digest)
+	return ok && knows(m.Agent.Facts, p.pool.Attempt(m.Nonce))
+}
+
 // stageStep starts the staging of a host: again under another operation id
 // when the last one failed, later each time.
 func (p *planner) stageStep(m *Member) (Step, bool) {
@@ -103,12 +112,21 @@ func (p *planner) stageStep(m *Member) (Step, bool) {
 	}
 	return Step{
 		Kind: StepStage, Node: m.Node.Name, NodeUID: m.Node.UID, Attempt: attempt,
-		OperationID: stageID(attempt, try), Rollback: p.older(),
+		OperationID: stageID(attempt, try, m.Agent.Facts), Rollback: p.older(),
 		Slot: ledger.Slot{Node: m.Node.Name, Attempt: attempt, Target: p.pool.Target, Ref: p.pool.Ref.String()},
 	}, true
 }
 
-func stageID(attempt string, try int) string { return attempt + "-stage-" + strconv.Itoa(try) }
+// stageID names a try of staging. As long as the host does nothing else it's
+// the same, so that a doubled order is one run; after anything else it's
+// another, so that an image that has gone since is written again.
+func stageID(attempt string, try int, f *nodeos.HostFacts) string {
+	seen := f.BootID
+	if f.Last != nil {
+		seen += "/" + f.Last.ID
+	}
+	return fmt.Sprintf("%s-stage-%d-%08x", attempt, try, crc32.ChecksumIEEE([]byte(seen)))
+}
 
 // stageTry reads the number of the try out of an operation id.
 func stageTry(attempt, id string) (int, bool) {
@@ -116,7 +134,8 @@ func stageTry(attempt, id string) (int, bool) {
 	if !ok {
 		return 0, false
 	}
-	n, err := strconv.Atoi(rest)
+	digits, _, _ := strings.Cut(rest, "-")
+	n, err := strconv.Atoi(digits)
 	return n, err == nil && n > 0
 }
 
@@ -125,11 +144,13 @@ func stageTry(attempt, id string) (int, bool) {
 // trial is taken over at any time: the host is disrupted whatever we think. A
 // cordon in the name of an attempt is taken over only while the ledger is new
 // to the pool, and only if the agent knows the attempt too: a kubelet may
-// write that annotation, and an administrator's cordon isn't ours to undo.
+// write that annotation, and an administrator's cordon isn't ours to undo. Or
+// if the ledger says that this very slot was freed lately: then a leader that
+// was stopped between its write and its cordon has come back.
 func (p *planner) adopt() {
 	for i := range p.in.Members {
 		m := &p.in.Members[i]
-		if _, ok := p.out.Ledger.Slots[m.Node.UID]; ok || m.Agent.Facts == nil || !m.Selected || m.Conflict != "" {
+		if _, ok := p.out.Ledger.Slots[m.Node.UID]; ok || !m.Selected || m.Conflict != "" {
 			continue
 		}
 		if len(p.out.Ledger.Slots) >= ledger.MaxSlots {
@@ -149,12 +170,14 @@ func (p *planner) adopted(m *Member) (ledger.Slot, bool) {
 		Target: p.pool.Target, Ref: p.pool.Ref.String(), ClaimedAt: p.now, Since: p.now,
 		ControlPlane: m.Node.ControlPlane || p.pool.ControlPlane, Nonce: m.Nonce, Reason: ReasonAdopted,
 	}
-	if t := f.Trial; t != nil {
+	if onTrial(m) {
+		t := f.Trial
 		attempt, ok := strings.CutSuffix(t.OperationID, "-activate")
-		if !ok || !strings.HasPrefix(attempt, "lockstep-") {
+		if !ok || !strings.HasPrefix(attempt, attemptPrefix) {
 			return ledger.Slot{}, false
 		}
-		s.Attempt, s.ActivatedAt, s.PrevBootID, s.PrevDigest = attempt, p.now, t.FromBootID, t.From.Digest
+		s.Attempt, s.ActivatedAt = attempt, p.now
+		s.PrevBootID, s.PrevDigest = before(f)
 		s.Target = ledger.Image{Version: t.Image.Version, Digest: t.Image.Ref.Digest}
 		s.Ref, s.State = t.Image.Ref.String(), ledger.Rebooting
 		if by, epoch := m.Node.owner(); by == attempt {
@@ -163,7 +186,8 @@ func (p *planner) adopted(m *Member) (ledger.Slot, bool) {
 		return s, true
 	}
 	attempt, epoch := m.Node.owner()
-	if !m.Node.Unschedulable || attempt == "" || p.now.Sub(p.rec.Since) >= adoptFor || !knows(f, attempt) {
+	fresh := p.now.Sub(p.rec.Since) < adoptFor && knows(f, attempt)
+	if !m.Node.Unschedulable || attempt == "" || !fresh && !p.rec.HasReleased(m.Node.UID, m.Node.CordonedBy) {
 		return ledger.Slot{}, false
 	}
 	s.Attempt, s.Epoch, s.State = attempt, epoch, ledger.Aborted
@@ -175,5 +199,8 @@ func (p *planner) adopted(m *Member) (ledger.Slot, bool) {
 
 // knows says whether the agent has run something for the attempt.
 func knows(f *nodeos.HostFacts, attempt string) bool {
+	if f == nil {
+		return false
+	}
 	return f.Operation != nil && f.Operation.Attempt == attempt || f.Last != nil && f.Last.Attempt == attempt
 }

@@ -31,7 +31,7 @@ func (v view) act(s ledger.Slot) []Step {
 			return nil
 		}
 		out := step(StepActivate, activateID(s))
-		out[0].AutoCommit, out[0].Rollback = v.m.Carries && !v.drain, v.older
+		out[0].AutoCommit, out[0].Rollback = s.AutoCommit, v.older
 		return out
 	case ledger.Committing:
 		if f == nil || f.BootID != s.TrialBootID {

@@ -1,0 +1,324 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/reconciler/gate"
+	"github.com/lockstep-dev/lockstep/reconciler/ledger"
+	"github.com/lockstep-dev/lockstep/reconciler/rollout"
+)
+
+// quorumReady is how long a voter must have been Ready to count as healthy.
+const quorumReady = 30 * time.Second
+
+// maxVoters bounds the voters that are looked at.
+const maxVoters = 100
+
+// Cluster is a World over the Kubernetes API.
+type Cluster struct {
+	// Cached lists Nodes, Hosts and NodeOSes; from a cache where there is one.
+	Cached client.Reader
+	// Live reads from the API server.
+	Live client.Reader
+	// Namespace is that of our objects.
+	Namespace string
+	// OwnNode is the node that this process runs on, if it does on one.
+	OwnNode string
+	Now     func() time.Time
+}
+
+// Observe implements World.
+func (c Cluster) Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[string]ledger.Slot) (Observation, error) {
+	var (
+		nodes corev1.NodeList
+		hosts v1alpha1.HostList
+		pools v1alpha1.NodeOSList
+	)
+	if err := c.Cached.List(ctx, &nodes); err != nil {
+		return Observation{}, fmt.Errorf("list the nodes: %w", err)
+	}
+	if err := c.Cached.List(ctx, &hosts, client.InNamespace(c.Namespace)); err != nil {
+		return Observation{}, fmt.Errorf("list the hosts: %w", err)
+	}
+	if err := c.Cached.List(ctx, &pools, client.InNamespace(c.Namespace)); err != nil {
+		return Observation{}, fmt.Errorf("list the pools: %w", err)
+	}
+	selector, err := Selector(n)
+	if err != nil {
+		return Observation{}, err
+	}
+	others, err := selectors(pools.Items, n)
+	if err != nil {
+		return Observation{}, err
+	}
+	byName := make(map[string]*v1alpha1.Host, len(hosts.Items))
+	for i := range hosts.Items {
+		byName[hosts.Items[i].Name] = &hosts.Items[i]
+	}
+	missing, err := c.missing(ctx, slots, nodes.Items)
+	if err != nil {
+		return Observation{}, err
+	}
+	out := Observation{HostIDs: map[string]string{}, Dead: map[string]bool{}, ClusterNodes: len(nodes.Items)}
+	all := append(nodes.Items, missing...)
+	for i := range all {
+		node := &all[i]
+		_, holds := slots[string(node.UID)]
+		selected := selector.Matches(labels.Set(node.Labels))
+		if !selected && !holds {
+			continue
+		}
+		m := member(node, byName[node.Name], n)
+		m.Selected, m.Carries = selected, node.Name == c.OwnNode
+		m.Conflict = conflict(others, node)
+		out.Members = append(out.Members, m)
+		if h := byName[node.Name]; h != nil && h.Spec.Identity != nil {
+			out.HostIDs[m.Node.UID] = h.Spec.Identity.HostID
+		}
+		if readyStatus(node).Status == corev1.ConditionUnknown {
+			out.Dead[node.Name] = true
+		}
+	}
+	out.Quorum = c.quorum(ctx, n, all)
+	return out, nil
+}
+
+// missing reads the nodes that hold a slot and aren't in the list, which may
+// come from a cache that lags behind.
+func (c Cluster) missing(ctx context.Context, slots map[string]ledger.Slot, nodes []corev1.Node) ([]corev1.Node, error) {
+	seen := map[string]bool{}
+	for i := range nodes {
+		seen[string(nodes[i].UID)] = true
+	}
+	var out []corev1.Node
+	for _, uid := range slices.Sorted(maps.Keys(slots)) {
+		if seen[uid] {
+			continue
+		}
+		var node corev1.Node
+		err := c.Live.Get(ctx, client.ObjectKey{Name: slots[uid].Node}, &node)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("look for node %s, which holds a slot: %w", slots[uid].Node, err)
+		}
+		if err == nil && string(node.UID) == uid {
+			out = append(out, node)
+		}
+	}
+	return out, nil
+}
+
+// Node implements World.
+func (c Cluster) Node(ctx context.Context, name string) (rollout.Node, error) {
+	var node corev1.Node
+	if err := c.Live.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return rollout.Node{}, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return nodeOf(&node), nil
+}
+
+// Health implements World.
+func (c Cluster) Health(ctx context.Context, slot ledger.Slot, facts *nodeos.HostFacts, checks *gate.Checks) rollout.Health {
+	in := gate.Input{Digest: slot.Target.Digest, Facts: facts}
+	var node corev1.Node
+	switch err := c.Live.Get(ctx, client.ObjectKey{Name: slot.Node}, &node); {
+	case err == nil:
+		in.Node = &node
+		in.Draining = node.Annotations[v1alpha1.AnnotationCordonedBy] == slot.Owner()
+	case !apierrors.IsNotFound(err):
+		return rollout.Health{Blocking: foreign.Line(err.Error())}
+	}
+	var pods corev1.PodList
+	err := c.Live.List(ctx, &pods, &client.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", slot.Node), Limit: 1000,
+	})
+	in.Pods, in.PodsKnown = pods.Items, err == nil
+	v := gate.Evaluate(in, checks)
+	h := rollout.Health{Known: true, OK: v.OK}
+	if !v.OK {
+		h.Blocking = v.String()
+	}
+	return h
+}
+
+// Selector returns the selector of a pool; one that's empty by mistake selects
+// nothing, and an error says so.
+func Selector(n *v1alpha1.NodeOS) (labels.Selector, error) {
+	if n.Spec.All {
+		return labels.Everything(), nil
+	}
+	if n.Spec.NodeSelector == nil {
+		return nil, &rollout.SpecError{Field: "nodeSelector", Problem: "it's empty; write all: true for every node"}
+	}
+	s := n.Spec.NodeSelector.LabelSelector()
+	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
+		return nil, &rollout.SpecError{Field: "nodeSelector", Problem: "it's empty; write all: true for every node"}
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		return nil, &rollout.SpecError{Field: "nodeSelector", Problem: err.Error()}
+	}
+	return selector, nil
+}
+
+// pool is another pool and what it selects.
+type pool struct {
+	name     string
+	selector labels.Selector
+}
+
+// selectors returns those of the other pools that are alive; one that's
+// invalid selects nothing.
+func selectors(all []v1alpha1.NodeOS, but *v1alpha1.NodeOS) ([]pool, error) {
+	var out []pool
+	for i := range all {
+		if all[i].Name == but.Name || !all[i].DeletionTimestamp.IsZero() {
+			continue
+		}
+		s, err := Selector(&all[i])
+		var invalid *rollout.SpecError
+		switch {
+		case errors.As(err, &invalid):
+			continue
+		case err != nil:
+			return nil, err
+		}
+		out = append(out, pool{name: all[i].Name, selector: s})
+	}
+	return out, nil
+}
+
+func conflict(others []pool, node *corev1.Node) string {
+	for _, o := range others {
+		if o.selector.Matches(labels.Set(node.Labels)) {
+			return o.name
+		}
+	}
+	return ""
+}
+
+// member is what the objects say of a host.
+func member(node *corev1.Node, host *v1alpha1.Host, n *v1alpha1.NodeOS) rollout.Member {
+	m := rollout.Member{Node: nodeOf(node), Nonce: n.Annotations[v1alpha1.AnnotationRerun]}
+	if host == nil {
+		return m
+	}
+	for _, brake := range []string{v1alpha1.AnnotationHold, v1alpha1.AnnotationPaused} {
+		if why, ok := host.Annotations[brake]; ok && m.Hold == "" {
+			m.Hold = foreign.Line(why)
+			if m.Hold == "" {
+				m.Hold = "no reason was given"
+			}
+		}
+	}
+	if own := host.Annotations[v1alpha1.AnnotationRerun]; own != "" {
+		m.Nonce += "/" + own
+	}
+	return m
+}
+
+func nodeOf(n *corev1.Node) rollout.Node {
+	out := rollout.Node{
+		Name: n.Name, UID: string(n.UID), Created: n.CreationTimestamp.Time, Labels: n.Labels,
+		Unschedulable: n.Spec.Unschedulable, CordonedBy: n.Annotations[v1alpha1.AnnotationCordonedBy],
+		BootID: n.Status.NodeInfo.BootID,
+	}
+	ready := readyStatus(n)
+	out.Ready, out.ReadySince = ready.Status == corev1.ConditionTrue && n.DeletionTimestamp.IsZero(), ready.LastTransitionTime.Time
+	for _, role := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
+		if _, ok := n.Labels[role]; ok {
+			out.ControlPlane = true
+		}
+	}
+	return out
+}
+
+func readyStatus(n *corev1.Node) corev1.NodeCondition {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c
+		}
+	}
+	return corev1.NodeCondition{Status: corev1.ConditionUnknown}
+}
+
+// quorum counts the control plane's voters as the pool says. It's known only
+// where the API server has answered.
+func (c Cluster) quorum(ctx context.Context, n *v1alpha1.NodeOS, nodes []corev1.Node) rollout.Quorum {
+	if n.Spec.ControlPlane == nil {
+		return rollout.Quorum{Problem: "set spec.controlPlane.quorum: the pool has control-plane nodes"}
+	}
+	q := n.Spec.ControlPlane.Quorum
+	switch {
+	case q.None:
+		return rollout.Quorum{None: true}
+	case q.Nodes:
+		return quorumOfNodes(nodes, c.Now())
+	case q.PodSelector != nil:
+		return c.quorumOfPods(ctx, q.PodSelector)
+	default:
+		return rollout.Quorum{Problem: "spec.controlPlane.quorum says neither podSelector nor nodes nor none"}
+	}
+}
+
+func quorumOfNodes(nodes []corev1.Node, now time.Time) rollout.Quorum {
+	out := rollout.Quorum{Known: true, HealthyOn: map[string]bool{}}
+	for i := range nodes {
+		n := nodeOf(&nodes[i])
+		if !n.ControlPlane {
+			continue
+		}
+		out.Voters++
+		if n.Ready && now.Sub(n.ReadySince) >= quorumReady {
+			out.Healthy++
+			out.HealthyOn[n.Name] = true
+		}
+	}
+	return out
+}
+
+func (c Cluster) quorumOfPods(ctx context.Context, s *v1alpha1.NodeSelector) rollout.Quorum {
+	selector, err := metav1.LabelSelectorAsSelector(s.LabelSelector())
+	if err != nil {
+		return rollout.Quorum{Problem: err.Error()}
+	}
+	var pods corev1.PodList
+	if err := c.Live.List(ctx, &pods, &client.ListOptions{LabelSelector: selector, Limit: maxVoters}); err != nil {
+		return rollout.Quorum{Problem: foreign.Line(err.Error())}
+	}
+	if pods.Continue != "" {
+		return rollout.Quorum{Problem: fmt.Sprintf("more than %d pods match its podSelector", maxVoters)}
+	}
+	now, out := c.Now(), rollout.Quorum{Known: true, HealthyOn: map[string]bool{}}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		out.Voters++
+		for _, cond := range p.Status.Conditions {
+			if cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue && now.Sub(cond.LastTransitionTime.Time) >= quorumReady && p.DeletionTimestamp == nil {
+				out.Healthy++
+				out.HealthyOn[p.Spec.NodeName] = true
+			}
+		}
+	}
+	if out.Voters == 0 {
+		return rollout.Quorum{Problem: "no pod matches its podSelector"}
+	}
+	return out
+}
