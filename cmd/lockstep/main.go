@@ -80,6 +80,9 @@ the release is refused.`,
 		newStatusCommand(),
 		newPauseCommand(),
 		newResumeCommand(),
+		newReleaseCommand(),
+		newOSCommand(),
+		newTrustCommand(),
 	)
 	return root
 }

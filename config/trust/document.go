@@ -49,7 +49,7 @@ const (
 
 // The limits of a document; they bound the work of every decision.
 const (
-	maxDocument = 256 << 10
+	maxDocument = 128 << 10
 	maxKeys     = 64
 	maxRules    = 128
 	maxList     = 1024
@@ -165,3 +165,14 @@ func (d *Document) keyRevoked(name string) bool {
 
 // threshold returns the threshold of a role, or 0 if it isn't defined.
 func (d *Document) threshold(role string) int { return d.Roles[role].Threshold }
+
+// RoleNames returns the roles that the document defines, root first.
+func (d *Document) RoleNames() []string {
+	return slices.DeleteFunc(knownRoles(), func(r string) bool {
+		_, ok := d.Roles[r]
+		return !ok
+	})
+}
+
+// KeyRevoked reports whether the key of this name is on the deny list.
+func (d *Document) KeyRevoked(name string) bool { return d.keyRevoked(name) }

@@ -21,7 +21,7 @@ const PayloadType = "application/vnd.lockstep.trust.v1+yaml"
 
 // The limits of an envelope.
 const (
-	maxEnvelope   = 1 << 20
+	maxEnvelope   = 256 << 10 // as the TrustPolicy object may hold
 	maxSignatures = 64
 	maxSignature  = 16 << 10
 )

@@ -217,3 +217,39 @@ func (k *Key) PrivatePEM(password []byte) ([]byte, error) {
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: pemSigstore, Bytes: box}), nil
 }
+
+// GenerateSSHKey makes an Ed25519 key in OpenSSH's form, for people who sign
+// commits, tags and trust documents.
+func GenerateSSHKey() (*Key, error) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate key: %w", err)
+	}
+	k, err := newKey(private)
+	if err != nil {
+		return nil, err
+	}
+	if k.ssh, err = ssh.NewSignerFromKey(private); err != nil {
+		return nil, fmt.Errorf("generate key: %w", err)
+	}
+	return k, nil
+}
+
+// IsSSH reports whether the key is an OpenSSH key.
+func (k *Key) IsSSH() bool { return k.ssh != nil }
+
+// PrivateSSH returns the private key in OpenSSH's form, encrypted if there is
+// a password.
+func (k *Key) PrivateSSH(comment string, password []byte) ([]byte, error) {
+	var block *pem.Block
+	var err error
+	if len(password) == 0 {
+		block, err = ssh.MarshalPrivateKey(k.signer, comment)
+	} else {
+		block, err = ssh.MarshalPrivateKeyWithPassphrase(k.signer, comment, password)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode private key: %w", err)
+	}
+	return pem.EncodeToMemory(block), nil
+}

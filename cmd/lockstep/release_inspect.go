@@ -1,0 +1,266 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/build"
+	"github.com/lockstep-dev/lockstep/payload/image"
+	"github.com/lockstep-dev/lockstep/payload/registry"
+	"github.com/lockstep-dev/lockstep/payload/tree"
+	"github.com/lockstep-dev/lockstep/payload/verify"
+)
+
+// inspection is what `release inspect` found.
+type inspection struct {
+	Reference  string           `json:"reference"`
+	Digest     trust.Digest     `json:"digest,omitempty"`
+	Product    string           `json:"product"`
+	Version    string           `json:"version"`
+	Channel    string           `json:"channel,omitempty"`
+	Verified   bool             `json:"verified"`
+	Evidence   *trust.Evidence  `json:"evidence,omitempty"`
+	Signatures []verify.Claim   `json:"signatures,omitempty"`
+	Problems   []string         `json:"problems,omitempty"`
+	Hash       string           `json:"versionHash,omitempty"`
+	Levels     []inspectedLevel `json:"runLevels,omitempty"`
+	Layers     []inspectedLayer `json:"layers,omitempty"`
+	Previous   []string         `json:"previous,omitempty"`
+}
+
+// inspectedLevel is a run level with its components.
+type inspectedLevel struct {
+	Level      int              `json:"level"`
+	Components []inspectedGroup `json:"components"`
+}
+
+// inspectedGroup is a component with its objects in order.
+type inspectedGroup struct {
+	Name    string   `json:"name"`
+	Objects []string `json:"objects"`
+}
+
+// inspectedLayer is a layer that wasn't opened.
+type inspectedLayer struct {
+	MediaType string       `json:"mediaType"`
+	Digest    trust.Digest `json:"digest"`
+	Size      int64        `json:"size"`
+}
+
+func newReleaseInspectCommand() *cobra.Command {
+	var flags verifyFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "inspect IMAGE|PATH|SOURCE",
+		Short: "Show what a release says of itself, its manifests and its signatures",
+		Long: `Show what a release says of itself, its manifests and its signatures.
+
+IMAGE may have a tag, which is resolved and shown with its digest. What is in a
+registry is opened only if --trust names a policy that it satisfies; without, its
+manifest and the signatures are listed, and nothing of that is checked. PATH is a
+payload path, SOURCE a folder with release.yaml.`,
+		Example: `  lockstep release inspect registry.example.com/platform/release:1.4.2
+  lockstep release inspect registry.example.com/platform/release@sha256:41be… --trust root.json -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "" && output != "json" {
+				return invalid(fmt.Errorf("output %q isn't json", output))
+			}
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			var in inspection
+			if isPath(args[0]) {
+				in, err = inspectPath(args[0])
+			} else {
+				in, err = inspectImage(cmd.Context(), cmd.ErrOrStderr(), client, &flags, args[0])
+			}
+			if err != nil {
+				return err
+			}
+			return in.write(cmd.OutOrStdout(), output)
+		},
+	}
+	flags.register(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json, or text if empty")
+	return cmd
+}
+
+// inspectPath looks at a folder of this machine: a source is built first.
+func inspectPath(dir string) (inspection, error) {
+	in := inspection{Reference: dir}
+	var files *tree.Tree
+	if _, err := os.Stat(dir + "/" + build.SourceFile); err == nil {
+		r, err := build.Build(dir, "")
+		if err != nil {
+			return in, invalid(err)
+		}
+		if files, err = r.Tree(); err != nil {
+			return in, invalid(err)
+		}
+	} else {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return in, err
+		}
+		defer root.Close()
+		all, err := tree.Copy(root.FS(), ".", tree.Limits{})
+		if err != nil {
+			return in, invalid(err)
+		}
+		files = all.Without(verify.SignatureFile)
+	}
+	in.Digest = files.Digest()
+	p, err := payload.LoadUnverified(files, payload.LoadOptions{})
+	if err != nil {
+		return in, invalid(err)
+	}
+	in.add(p)
+	return in, nil
+}
+
+// inspectImage looks at an image; it's opened only if it verifies.
+func inspectImage(ctx context.Context, progress io.Writer, client *registry.Client, flags *verifyFlags, arg string) (inspection, error) {
+	exact, err := reference(ctx, progress, client, arg)
+	if err != nil {
+		return inspection{}, err
+	}
+	m, err := verify.Manifest(ctx, client, exact)
+	if err != nil {
+		return inspection{}, err
+	}
+	in := inspection{
+		Reference: exact, Digest: m.Digest,
+		Product: foreign.Line(m.Annotations[verify.AnnotationProduct]), Version: foreign.Line(m.Annotations[verify.AnnotationVersion]),
+	}
+	for _, l := range m.Layers {
+		in.Layers = append(in.Layers, inspectedLayer{foreign.Line(l.MediaType), l.Digest, l.Size})
+	}
+	claims, problems, err := verify.Look(ctx, client, exact, verify.Limits{})
+	if err != nil {
+		return in, err
+	}
+	in.Signatures = claims
+	for _, p := range problems {
+		in.Problems = append(in.Problems, foreign.Line(p.Error()))
+	}
+	if flags.policy == "" {
+		return in, nil
+	}
+	return in, in.open(ctx, client, flags)
+}
+
+// open verifies the image and loads what is in it.
+func (in *inspection) open(ctx context.Context, client *registry.Client, flags *verifyFlags) error {
+	s, err := flags.verify(ctx, client, trust.KindRelease, in.Reference)
+	if err != nil {
+		return err
+	}
+	ev := s.Evidence()
+	in.Verified, in.Evidence, in.Layers = true, &ev, nil
+	var files fs.FS
+	if files, err = image.New(client, image.Limits{}).Tree(ctx, s); err != nil {
+		return err
+	}
+	p, err := payload.Load(s, files, payload.LoadOptions{})
+	if err != nil {
+		return invalid(err)
+	}
+	in.add(p)
+	return nil
+}
+
+// add takes over what a loaded payload says.
+func (in *inspection) add(p *payload.Payload) {
+	in.Product, in.Version, in.Channel = p.Product, p.Version, p.Channel
+	in.Previous, in.Hash = p.Previous, p.VersionHash
+	for _, w := range p.Warnings {
+		in.Problems = append(in.Problems, foreign.Line(w))
+	}
+	for i := range p.Manifests {
+		in.place(&p.Manifests[i])
+	}
+}
+
+// place puts a manifest under its run level and component; manifests come in
+// order.
+func (in *inspection) place(m *payload.Manifest) {
+	if n := len(in.Levels); n == 0 || in.Levels[n-1].Level != m.RunLevel {
+		in.Levels = append(in.Levels, inspectedLevel{Level: m.RunLevel})
+	}
+	l := &in.Levels[len(in.Levels)-1]
+	if n := len(l.Components); n == 0 || l.Components[n-1].Name != m.Component {
+		l.Components = append(l.Components, inspectedGroup{Name: m.Component})
+	}
+	c := &l.Components[len(l.Components)-1]
+	c.Objects = append(c.Objects, foreign.Line(m.ID.String()))
+}
+
+// write prints the inspection.
+func (in *inspection) write(out io.Writer, format string) error {
+	if format == "json" {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(in)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	in.head(w)
+	for _, l := range in.Levels {
+		fmt.Fprintf(w, "\nrun level %02d\n", l.Level)
+		for _, c := range l.Components {
+			fmt.Fprintf(w, "  %s\t%d objects\n", c.Name, len(c.Objects))
+			for _, o := range c.Objects {
+				fmt.Fprintf(w, "    %s\n", o)
+			}
+		}
+	}
+	return w.Flush()
+}
+
+// head writes the answer, the signatures and what was odd.
+func (in *inspection) head(w io.Writer) {
+	state := "not verified"
+	if in.Verified {
+		state = "verified under " + in.Evidence.Policy
+	}
+	fmt.Fprintf(w, "%s %s  (%s)\n%s\n", in.Product, in.Version, state, in.Reference)
+	if in.Reference != "" && !strings.Contains(in.Reference, "@") {
+		fmt.Fprintf(w, "digest %s\n", in.Digest)
+	}
+	if in.Hash != "" {
+		fmt.Fprintf(w, "version hash %s\n", in.Hash)
+	}
+	if len(in.Previous) > 0 {
+		fmt.Fprintf(w, "updates from %s\n", foreign.Line(strings.Join(in.Previous, ", ")))
+	}
+	for _, l := range in.Layers {
+		fmt.Fprintf(w, "layer\t%s\t%d bytes\t%s\n", l.Digest.Short(), l.Size, l.MediaType)
+	}
+	if in.Evidence != nil {
+		for _, l := range in.Evidence.Lines() {
+			fmt.Fprintf(w, "signed by\t%s\n", l)
+		}
+	}
+	for _, s := range in.Signatures {
+		fmt.Fprintf(w, "signature\t%s\t%s\t%s\t%s\n", s.Material.Short(), s.Format, s.Predicate, s.Hint)
+	}
+	for _, p := range in.Problems {
+		fmt.Fprintf(w, "note\t%s\n", p)
+	}
+}

@@ -1,0 +1,330 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/term"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload/build"
+)
+
+// trustProfile says which keys a new policy has, and what they're for.
+type trustProfile struct {
+	// ssh are keys of people, pem keys that sign images or lie in a safe.
+	ssh, pem []string
+	roles    map[string]trust.Role
+}
+
+// role makes a role.
+func role(threshold int, keys ...string) trust.Role {
+	return trust.Role{Keys: keys, Threshold: threshold}
+}
+
+// delayed makes a recovery role.
+func delayed(delay time.Duration, threshold int, keys ...string) trust.Role {
+	return trust.Role{Keys: keys, Threshold: threshold, Delay: delay}
+}
+
+// profiles returns the ready-made policies.
+func profiles() map[string]trustProfile {
+	return map[string]trustProfile{
+		"solo": {
+			ssh: []string{"admin"}, pem: []string{"release", "vault"},
+			roles: map[string]trust.Role{
+				trust.RoleRoot: role(1, "admin"), trust.RoleRecovery: delayed(24*time.Hour, 1, "vault"),
+				trust.RoleRelease: role(1, "release"), trust.RoleOS: role(1, "release"),
+				trust.RoleGit: role(1, "admin"), trust.RoleOrder: role(1, "admin"),
+				trust.RoleConfig: role(1, "admin"), trust.RoleWaiver: role(1, "admin"),
+			},
+		},
+		"team": {
+			ssh: []string{"admin-1", "admin-2", "admin-3"}, pem: []string{"release", "ci", "vault"},
+			roles: map[string]trust.Role{
+				trust.RoleRoot: role(2, "admin-1", "admin-2", "admin-3"), trust.RoleRecovery: delayed(24*time.Hour, 1, "vault"),
+				trust.RoleRelease: role(2, "release", "ci"), trust.RoleOS: role(2, "release", "ci"),
+				trust.RoleGit: role(1, "admin-1", "admin-2", "admin-3"), trust.RoleOrder: role(1, "admin-1", "admin-2", "admin-3"),
+				trust.RoleConfig: role(1, "admin-1", "admin-2", "admin-3"), trust.RoleWaiver: role(2, "admin-1", "admin-2", "admin-3"),
+			},
+		},
+		"regulated": {
+			ssh: []string{"admin-1", "admin-2", "admin-3", "admin-4", "admin-5"},
+			pem: []string{"release-1", "release-2", "ci", "vault-1", "vault-2", "vault-3"},
+			roles: map[string]trust.Role{
+				trust.RoleRoot:     role(3, "admin-1", "admin-2", "admin-3", "admin-4", "admin-5"),
+				trust.RoleRecovery: delayed(72*time.Hour, 2, "vault-1", "vault-2", "vault-3"),
+				trust.RoleRelease:  role(2, "release-1", "release-2", "ci"), trust.RoleOS: role(2, "release-1", "release-2", "ci"),
+				trust.RoleGit:    role(1, "admin-1", "admin-2", "admin-3", "admin-4", "admin-5"),
+				trust.RoleOrder:  role(2, "admin-1", "admin-2", "admin-3", "admin-4", "admin-5"),
+				trust.RoleConfig: role(2, "admin-1", "admin-2", "admin-3", "admin-4", "admin-5"),
+				trust.RoleWaiver: role(3, "admin-1", "admin-2", "admin-3", "admin-4", "admin-5"),
+			},
+		},
+	}
+}
+
+// trustInit is what `trust init` is asked for.
+type trustInit struct {
+	profile, dir          string
+	clusters, products    []string
+	osProducts, sources   []string
+	selfUpdate, gitImages []string
+	validFor              time.Duration
+	password              []byte
+}
+
+func newTrustInitCommand() *cobra.Command {
+	var o trustInit
+	var passwordFile string
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make keys and a signed policy",
+		Long: `Make keys and a signed policy.
+
+Profiles: solo (1 of 1, and a recovery key to lock away), team (2 of 3 people, 2
+of 2 release keys), regulated (3 of 5 people, 2 of 3 release keys, 2 of 3 to
+recover). Keys of people are OpenSSH keys, which sign commits too; release keys
+are cosign's. Give each private key to its holder and delete it here.
+
+Private keys are encrypted if there is a password: from --password-file, the
+environment (LOCKSTEP_KEY_PASSWORD or COSIGN_PASSWORD), or asked for.`,
+		Example: `  lockstep trust init --profile solo --dir trust --cluster prod \
+      --product platform=registry.example.com/platform/** --os-product platform-os=registry.example.com/platform/**`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if o.password, err = newKeyPassword(passwordFile); err != nil {
+				return err
+			}
+			return o.run(cmd.OutOrStdout(), time.Now())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.profile, "profile", "solo", "solo, team or regulated")
+	f.StringVar(&o.dir, "dir", "trust", "directory to make")
+	f.StringSliceVar(&o.clusters, "cluster", nil, "name or pattern of the clusters that it governs; may be repeated")
+	f.StringSliceVar(&o.products, "product", []string{"platform"}, "product of releases, NAME or NAME=IMAGES; may be repeated")
+	f.StringSliceVar(&o.osProducts, "os-product", []string{"platform-os"}, "product of OS images, NAME or NAME=IMAGES; may be repeated")
+	f.StringSliceVar(&o.sources, "source", nil, "URL prefix of Git sources that may be declared; may be repeated")
+	f.StringSliceVar(&o.selfUpdate, "self-update", nil, "product that may carry Lockstep's own objects")
+	f.StringSliceVar(&o.gitImages, "allow-git-payload", nil, "product that a signed tag may carry without a signature of its own")
+	f.DurationVar(&o.validFor, "valid-for", 365*24*time.Hour, "time until the policy expires")
+	f.StringVar(&passwordFile, "password-file", "", "file with the password of the private keys")
+	_ = cmd.MarkFlagRequired("cluster")
+	return cmd
+}
+
+// run makes the directory: private keys, public keys, document, envelope.
+func (o *trustInit) run(out io.Writer, now time.Time) error {
+	p, ok := profiles()[o.profile]
+	if !ok {
+		return invalid(fmt.Errorf("profile %q isn't solo, team or regulated", o.profile))
+	}
+	if err := os.MkdirAll(o.dir, 0o700); err != nil {
+		return err
+	}
+	if _, err := os.Stat(o.file("root.json")); err == nil {
+		return invalid(fmt.Errorf("%s is there already: choose another directory", o.file("root.json")))
+	}
+	keys, document, err := o.document(p, now)
+	if err != nil {
+		return err
+	}
+	for name, k := range keys {
+		if err := o.writeKey(name, k); err != nil {
+			return err
+		}
+	}
+	var signers []trust.SigningKey
+	for _, name := range p.roles[trust.RoleRoot].Keys {
+		signers = append(signers, keys[name])
+	}
+	sealed, err := trust.Seal(document, signers...)
+	if err != nil {
+		return invalid(err)
+	}
+	if err := errors.Join(writeFile(o.file("trust.yaml"), document, 0o644), writeFile(o.file("root.json"), sealed, 0o644)); err != nil {
+		return err
+	}
+	if err := writeFile(o.file("trustpolicy.yaml"), policyManifest(sealed), 0o644); err != nil {
+		return err
+	}
+	return o.report(out, p, now, trust.DigestOf(document))
+}
+
+func (o *trustInit) file(name string) string { return filepath.Join(o.dir, name) }
+
+// document makes the keys and the bytes of the document.
+func (o *trustInit) document(p trustProfile, now time.Time) (map[string]*build.Key, []byte, error) {
+	d := trust.Document{
+		Name: "root", Version: 1, Expires: now.Add(o.validFor).UTC().Truncate(time.Second), Clusters: o.clusters,
+		Roles: p.roles, Sources: o.sources, SelfUpdate: o.selfUpdate, AllowGitPayload: o.gitImages,
+	}
+	keys := map[string]*build.Key{}
+	for _, name := range slices.Concat(p.ssh, p.pem) {
+		k, entry, err := makeKey(name, slices.Contains(p.ssh, name))
+		if err != nil {
+			return nil, nil, err
+		}
+		keys[name], d.Keys = k, append(d.Keys, entry)
+	}
+	d.Rules = append(rulesFor(trust.KindRelease, trust.RoleRelease, o.products), rulesFor(trust.KindNodeOS, trust.RoleOS, o.osProducts)...)
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := errors.Join(enc.Encode(d), enc.Close()); err != nil {
+		return nil, nil, fmt.Errorf("encode trust document: %w", err)
+	}
+	return keys, b.Bytes(), nil
+}
+
+// makeKey makes a key and its entry in the document.
+func makeKey(name string, person bool) (*build.Key, trust.Key, error) {
+	if person {
+		k, err := build.GenerateSSHKey()
+		if err != nil {
+			return nil, trust.Key{}, err
+		}
+		pub, err := k.PublicSSH()
+		return k, trust.Key{Name: name, SSH: pub}, err
+	}
+	k, err := build.GenerateKey()
+	if err != nil {
+		return nil, trust.Key{}, err
+	}
+	pub, err := k.PublicPEM()
+	return k, trust.Key{Name: name, PEM: string(pub)}, err
+}
+
+// rulesFor makes a rule a product, "NAME" or "NAME=IMAGES".
+func rulesFor(kind, role string, products []string) []trust.Rule {
+	var out []trust.Rule
+	for _, p := range products {
+		name, images, narrow := strings.Cut(p, "=")
+		r := trust.Rule{Match: trust.Match{Kind: kind, Name: "*"}, Product: name, Role: role}
+		if narrow {
+			r.Images = []string{images}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// writeKey writes both halves of a key: NAME.key and NAME.pub.
+func (o *trustInit) writeKey(name string, k *build.Key) error {
+	private, err := k.PrivatePEM(o.password)
+	if k.IsSSH() {
+		private, err = k.PrivateSSH(name, o.password)
+	}
+	if err != nil {
+		return err
+	}
+	public, err := k.PublicPEM()
+	if err != nil {
+		return err
+	}
+	if k.IsSSH() {
+		line, err := k.PublicSSH()
+		if err != nil {
+			return err
+		}
+		public = []byte(line + " " + name + "\n")
+	}
+	return errors.Join(writeFile(o.file(name+".key"), private, 0o600), writeFile(o.file(name+".pub"), public, 0o644))
+}
+
+// policyManifest returns the object that carries an envelope to a cluster.
+func policyManifest(envelope []byte) []byte {
+	indented := "    " + strings.ReplaceAll(strings.TrimRight(string(envelope), "\n"), "\n", "\n    ")
+	return []byte("apiVersion: lockstep.dev/v1alpha1\nkind: TrustPolicy\nmetadata:\n  name: root\n  namespace: lockstep-system\n" +
+		"spec:\n  envelope: |\n" + indented + "\n")
+}
+
+// report says what was made and what to do with it.
+func (o *trustInit) report(out io.Writer, p trustProfile, now time.Time, digest trust.Digest) error {
+	if err := trustStatus(out, o.file("root.json"), now); err != nil {
+		return err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nmade %s: trust.yaml, root.json (signed), trustpolicy.yaml, and keys\n", o.dir)
+	fmt.Fprintf(&b, "pin this digest wherever a cluster or a host begins:\n  %s\n", digest)
+	fmt.Fprintf(&b, "lock away the recovery key and delete it here: %s\n", strings.Join(p.roles[trust.RoleRecovery].Keys, ", "))
+	if len(o.password) == 0 {
+		fmt.Fprintf(&b, "the private keys have no password: anyone who reads %s can sign\n", o.file("*.key"))
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// The environment variables that hold a key's password; the second is
+// cosign's.
+const (
+	passwordVariable       = "LOCKSTEP_KEY_PASSWORD" //nolint:gosec // the name of a variable
+	cosignPasswordVariable = "COSIGN_PASSWORD"       //nolint:gosec // the name of a variable
+)
+
+// keyPassword finds the password of a key that has one.
+func keyPassword(file string) ([]byte, error) {
+	if p, ok := passwordFromEnvironment(); ok {
+		return p, nil
+	}
+	return askPassword("password of " + file + ": ")
+}
+
+func passwordFromEnvironment() ([]byte, bool) {
+	for _, name := range []string{passwordVariable, cosignPasswordVariable} {
+		if p, ok := os.LookupEnv(name); ok {
+			return []byte(p), true
+		}
+	}
+	return nil, false
+}
+
+// askPassword asks at the terminal, without echo.
+func askPassword(prompt string) ([]byte, error) {
+	fd := int(os.Stdin.Fd())
+	if !term.IsTerminal(fd) {
+		return nil, fmt.Errorf("no password: set %s, or run it at a terminal", passwordVariable)
+	}
+	fmt.Fprint(os.Stderr, prompt)
+	p, err := term.ReadPassword(fd)
+	fmt.Fprintln(os.Stderr)
+	return p, err
+}
+
+// newKeyPassword finds the password for new keys; without a file, a variable
+// and a terminal there is none.
+func newKeyPassword(file string) ([]byte, error) {
+	if file != "" {
+		b, err := readBounded(file, build.MaxKeyFile)
+		return bytes.TrimRight(b, "\r\n"), err
+	}
+	if p, ok := passwordFromEnvironment(); ok {
+		return p, nil
+	}
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return nil, nil
+	}
+	first, err := askPassword("password for the new keys (empty: none): ")
+	if err != nil || len(first) == 0 {
+		return nil, err
+	}
+	second, err := askPassword("again: ")
+	if err == nil && !bytes.Equal(first, second) {
+		err = invalid(errors.New("the two passwords differ"))
+	}
+	return first, err
+}
