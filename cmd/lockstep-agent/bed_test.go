@@ -1,0 +1,293 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	ggcr "github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/fleet"
+	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
+	"github.com/lockstep-dev/lockstep/nodeos/mtls"
+	"github.com/lockstep-dev/lockstep/payload/build"
+	"github.com/lockstep-dev/lockstep/payload/registry"
+)
+
+// asAgent makes this test binary the agent: the tests run the real program,
+// which finds and starts itself again.
+const asAgent = "LOCKSTEP_TEST_AS_AGENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asAgent) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const testCluster = "uid-1"
+
+// bed is a registry with signed systems, a trust document, and a host that
+// runs under its supervisor in processes of their own.
+type bed struct {
+	t         *testing.T
+	dir       string
+	registry  string
+	publisher *build.Publisher
+	key       *build.Key
+	fleet     *fleet.Fleet
+	fence     nodeos.Fence
+	address   string
+	output    *tail
+	process   *exec.Cmd
+}
+
+// tail keeps what a process wrote, for a test that fails.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *tail) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+func (o *tail) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}
+
+func newBed(t *testing.T, args ...string) *bed {
+	t.Helper()
+	b := &bed{t: t, dir: t.TempDir(), fence: nodeos.Fence{ClusterUID: testCluster, Epoch: 1}, output: &tail{}}
+	server := httptest.NewServer(ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	b.registry = strings.TrimPrefix(server.URL, "http://")
+	client, err := registry.New(registry.Config{}, registry.Options{AllowLoopback: true, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	b.publisher = build.NewPublisher(client)
+	if b.key, err = build.GenerateKey(); err != nil {
+		t.Fatal(err)
+	}
+	first := b.system(sim.Document{Version: "2.0.0", KubeletVersion: "v1.36.3"}, true)
+	b.start(first, args...)
+	return b
+}
+
+// system pushes a system of the simulated machine, signed or not.
+func (b *bed) system(doc sim.Document, signed bool) nodeos.Image {
+	b.t.Helper()
+	doc.Product = "platform-os"
+	content, err := json.Marshal(doc)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	file := filepath.Join(b.dir, "system-"+doc.Version+".json")
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	published, err := b.publisher.PushOS(b.t.Context(), b.registry+"/platform/os", build.Identity{Product: doc.Product, Version: doc.Version}, file)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if signed {
+		if _, err := b.publisher.Sign(b.t.Context(), published.Repository, published.Digest, b.key, []build.Format{build.Bundle}); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	ref, err := nodeos.ParseImageRef(published.Reference())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return nodeos.Image{Ref: ref, Product: doc.Product, Version: doc.Version}
+}
+
+// trustFile writes the first trust document and returns its file and digest.
+func (b *bed) trustFile() (string, trust.Digest) {
+	b.t.Helper()
+	public, err := b.key.PublicPEM()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	document := fmt.Sprintf("name: root\nversion: 1\nexpires: 2099-01-01T00:00:00Z\nclusters: [\"*\"]\nkeys:\n- name: k\n  pem: |\n    %s\n"+
+		"roles:\n  root: {keys: [k], threshold: 1}\n  os: {keys: [k], threshold: 1}\n"+
+		"rules:\n- {match: {kind: NodeOS, name: \"*\"}, product: platform-os, role: os}\n",
+		strings.ReplaceAll(strings.TrimSpace(string(public)), "\n", "\n    "))
+	sealed, err := trust.Seal([]byte(document), b.key)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	file := filepath.Join(b.dir, "trust.json")
+	if err := os.WriteFile(file, sealed, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	return file, trust.DigestOf([]byte(document))
+}
+
+// start runs host h1 with a first system, and a fleet that follows it.
+func (b *bed) start(first nodeos.Image, extra ...string) {
+	b.t.Helper()
+	now := time.Now()
+	pki, err := mtls.InitDirectory(filepath.Join(b.dir, "pki"), testCluster, now)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	host, _, err := pki.IssueHost("h1", nil, nil, now)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	caller, _, err := pki.IssueCaller("reconciler", mtls.RoleReconciler, now)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.address = freeAddress(b.t)
+	file, digest := b.trustFile()
+	b.process = b.spawn(append([]string{
+		"-supervise", "-listen", b.address, "-state-dir", filepath.Join(b.dir, "state"), "-pki-dir", host, "-cluster-uid", testCluster,
+		"-node-name", "node-1", "-platform-dir", b.dir, "-trust-policy", file, "-trust-digest", digest.String(), "-allow-loopback-registry",
+		"-min-restart-interval", "1ms", "-sim-dir", b.machine(), "-sim-image", filepath.Join(b.dir, "system-2.0.0.json"), "-sim-image-ref", first.Ref.String(),
+	}, extra...))
+	identity, err := mtls.Open(mtls.InDir(caller), time.Now)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.fleet, err = fleet.New(fleet.Config{Identity: identity, ClusterUID: testCluster, Version: version, Now: time.Now})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.fleet.SetTargets([]fleet.Target{{HostID: "h1", Addresses: []string{b.address}}})
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.fleet.Run(ctx) }()
+	b.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("fleet: %v", err)
+		}
+	})
+	b.until("connected", func(s fleet.State) bool { return s.Connected })
+}
+
+func (b *bed) machine() string { return filepath.Join(b.dir, "machine") }
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+// spawn runs the program until the test ends.
+func (b *bed) spawn(args []string) *exec.Cmd {
+	b.t.Helper()
+	cmd := exec.Command(os.Args[0], args...) //nolint:gosec,noctx // Our own test binary; the clean-up ends it.
+	cmd.Env = append(os.Environ(), asAgent+"=1")
+	cmd.Stdout, cmd.Stderr = b.output, b.output
+	if err := cmd.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		if b.t.Failed() {
+			b.t.Logf("output of the agent:\n%s", b.output)
+		}
+	})
+	return cmd
+}
+
+// until waits for what the fleet sees of the host.
+func (b *bed) until(what string, fits func(fleet.State) bool) fleet.State {
+	b.t.Helper()
+	deadline := time.NewTimer(60 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		state, _ := b.fleet.State("h1")
+		if fits(state) {
+			return state
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			b.t.Fatalf("host: not %s in 60 s; %+v operation %+v last %+v", what, state, state.Facts.Operation, state.Facts.Last)
+		}
+	}
+}
+
+// ended waits until an operation has ended and returns how.
+func (b *bed) ended(id string) nodeos.OperationStatus {
+	b.t.Helper()
+	state := b.until("done with "+id, func(s fleet.State) bool {
+		return s.Connected && s.Facts.Last != nil && s.Facts.Last.ID == id && s.Facts.Operation == nil
+	})
+	return *state.Facts.Last
+}
+
+func (b *bed) order(id string) fleet.Order {
+	return fleet.Order{OperationID: id, Attempt: "a1", Fence: b.fence}
+}
+
+// onTrial activates an image and waits until it runs on trial.
+func (b *bed) onTrial(id string, a fleet.Activation) fleet.State {
+	b.t.Helper()
+	if _, err := b.fleet.Activate(b.t.Context(), "h1", b.order(id), a); err != nil {
+		b.t.Fatal(err)
+	}
+	return b.until("on trial", func(s fleet.State) bool {
+		return s.Connected && s.Facts.Operation != nil && s.Facts.Operation.ID == id && s.Facts.Operation.State == nodeos.OperationOnTrial
+	})
+}
+
+// agentPID returns the process id of the agent under the supervisor.
+func (b *bed) agentPID() int {
+	b.t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", b.process.Process.Pid))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, task := range tasks {
+		data, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, word := range strings.Fields(string(data)) {
+			pid, err := strconv.Atoi(word)
+			if err == nil {
+				return pid
+			}
+		}
+	}
+	b.t.Fatal("the supervisor runs no agent")
+	return 0
+}

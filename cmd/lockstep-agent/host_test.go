@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/fleet"
+	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
+)
+
+func TestASignedSystemIsStagedActivatedBootedAndCommitted(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	next := b.system(sim.Document{Version: "2.1.0", KubeletVersion: "v1.36.4"}, true)
+	before := b.until("idle", func(s fleet.State) bool { return s.Connected && s.Facts.Operation == nil })
+	pid := b.agentPID()
+	if before.Facts.NodeName != "node-1" || before.Facts.Booted.Version != "2.0.0" || before.About.TrustVersion != 1 {
+		t.Errorf("facts before: %+v, %+v", before.Facts, before.About)
+	}
+
+	if _, err := b.fleet.Stage(t.Context(), "h1", b.order("stage-1"), next); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("stage-1"); got.State != nodeos.OperationSucceeded {
+		t.Fatalf("stage: %+v", got)
+	}
+	staged := b.until("staged", func(s fleet.State) bool { return s.Facts.Staged != nil })
+	if staged.Facts.Staged.Image.Ref.Digest != next.Ref.Digest || staged.Facts.BootID != before.Facts.BootID {
+		t.Errorf("facts after staging: %+v", staged.Facts)
+	}
+
+	trial := b.onTrial("up-1", fleet.Activation{Image: next})
+	if trial.Facts.BootID == before.Facts.BootID || b.agentPID() == pid {
+		t.Errorf("boot %s and process %d are those of before", trial.Facts.BootID, pid)
+	}
+	if trial.Facts.Booted.Digest != next.Ref.Digest || trial.Facts.Booted.Confirmed || trial.Facts.Trial == nil {
+		t.Errorf("facts on trial: %+v", trial.Facts)
+	}
+	if _, err := b.fleet.Extend(t.Context(), "h1", b.order("up-1"), next.Ref.Digest); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.fleet.Commit(t.Context(), "h1", b.order("up-1"), next.Ref.Digest); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("up-1"); got.State != nodeos.OperationSucceeded {
+		t.Fatalf("upgrade: %+v", got)
+	}
+	facts, _, err := b.fleet.Facts(t.Context(), "h1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !facts.Booted.Confirmed || facts.HighWater["platform-os"] != "2.1.0" || facts.Previous == nil || facts.Trial != nil {
+		t.Errorf("facts after the commit: %+v", facts)
+	}
+	again, err := b.fleet.Activate(t.Context(), "h1", b.order("up-1"), fleet.Activation{Image: next})
+	if err != nil || !again.Repeated || again.Operation.State != nodeos.OperationSucceeded {
+		t.Errorf("the same order again = %+v, %v; want the same run", again, err)
+	}
+}
+
+func TestAfterACommitOnlyARollbackGoesBack(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	next := b.system(sim.Document{Version: "2.1.0"}, true)
+	older := b.system(sim.Document{Version: "2.0.5"}, true)
+	b.onTrial("up-1", fleet.Activation{Image: next})
+	if _, err := b.fleet.Commit(t.Context(), "h1", b.order("up-1"), next.Ref.Digest); err != nil {
+		t.Fatal(err)
+	}
+	b.ended("up-1")
+	if _, err := b.fleet.Stage(t.Context(), "h1", b.order("down-1"), older); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("down-1"); got.State != nodeos.OperationFailed || got.Reason != "BelowFloor" {
+		t.Errorf("an older version after the commit of a newer one: %+v", got)
+	}
+	facts, _, err := b.fleet.Facts(t.Context(), "h1")
+	if err != nil || facts.Previous == nil || facts.Previous.Image.Version != "2.0.0" {
+		t.Fatalf("facts: %+v, %v", facts, err)
+	}
+	if _, err := b.fleet.Rollback(t.Context(), "h1", b.order("back-1"), facts.Previous.Image.Ref.Digest); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("back-1"); got.State != nodeos.OperationSucceeded {
+		t.Errorf("rollback: %+v", got)
+	}
+	b.until("on 2.0.0 again", func(s fleet.State) bool {
+		return s.Connected && s.Facts.Booted.Version == "2.0.0" && s.Facts.Booted.Confirmed
+	})
+}
+
+func TestAnUnhealthySystemGoesBackByItselfAndIsDenied(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	sick := b.system(sim.Document{Version: "2.1.0", Faults: sim.Faults{Unhealthy: true}}, true)
+	if _, err := b.fleet.Activate(t.Context(), "h1", b.order("up-1"), fleet.Activation{Image: sick}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("up-1"); got.State != nodeos.OperationRolledBack || got.Message == "" {
+		t.Errorf("upgrade: %+v", got)
+	}
+	facts, _, err := b.fleet.Facts(t.Context(), "h1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if facts.Booted.Version != "2.0.0" || !facts.Booted.Confirmed || len(facts.Denied) != 1 || facts.Denied[0].Digest != sick.Ref.Digest {
+		t.Errorf("facts: %+v", facts)
+	}
+}
+
+func TestASystemThatNeverComesUpFallsBackByTheFirmware(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	stuck := b.system(sim.Document{Version: "2.1.0", Faults: sim.Faults{HangAtBoot: true}}, true)
+	if _, err := b.fleet.Activate(t.Context(), "h1", b.order("up-1"), fleet.Activation{Image: stuck}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("up-1"); got.State != nodeos.OperationRolledBack {
+		t.Errorf("upgrade: %+v", got)
+	}
+}
+
+func TestAHostWhoseReconcilerIsGoneGoesBackAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	next := b.system(sim.Document{Version: "2.1.0"}, true)
+	b.onTrial("up-1", fleet.Activation{Image: next, CommitDeadline: 5 * time.Second, OnDeadline: nodeos.DeadlineRollback})
+	// Nobody commits.
+	if got := b.ended("up-1"); got.State != nodeos.OperationRolledBack {
+		t.Errorf("upgrade: %+v", got)
+	}
+}
+
+func TestAHostThatNobodyReachesGoesBackAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	deaf := b.system(sim.Document{Version: "2.1.0", Faults: sim.Faults{NoNetwork: true}}, true)
+	if _, err := b.fleet.Activate(t.Context(), "h1", b.order("up-1"), fleet.Activation{Image: deaf, CommitDeadline: 4 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	lost := b.until("unreachable", func(s fleet.State) bool {
+		return !s.Connected && s.Err != nil && strings.Contains(s.Err.Error(), b.address)
+	})
+	if nodeos.ReasonOf(lost.Err, "") != "Unreachable" {
+		t.Errorf("error = %v", lost.Err)
+	}
+	if got := b.ended("up-1"); got.State != nodeos.OperationRolledBack {
+		t.Errorf("upgrade: %+v", got)
+	}
+}
+
+func TestWallFiveTheAgentRefusesWhatItsOwnPolicyDoesNotSign(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	unsigned := b.system(sim.Document{Version: "2.1.0"}, false)
+	renamed := b.system(sim.Document{Version: "2.2.0"}, true)
+	renamed.Version = "9.9.0" // what the order says is only compared
+	for id, tc := range map[string]struct {
+		image  nodeos.Image
+		reason string
+	}{
+		"unsigned": {unsigned, "Unsigned"}, "renamed": {renamed, "NameMismatch"},
+	} {
+		if _, err := b.fleet.Stage(t.Context(), "h1", b.order(id), tc.image); err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+		got := b.ended(id)
+		if got.State != nodeos.OperationFailed || got.Reason != tc.reason {
+			t.Errorf("%s: %+v, want reason %s", id, got, tc.reason)
+		}
+	}
+	facts, _, err := b.fleet.Facts(t.Context(), "h1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if facts.Staged != nil {
+		t.Errorf("a refused system was written: %+v", facts.Staged)
+	}
+}
+
+func TestACrashOfTheAgentInATrialLosesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	next := b.system(sim.Document{Version: "2.1.0"}, true)
+	trial := b.onTrial("up-1", fleet.Activation{Image: next})
+	pid := b.agentPID()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	back := b.until("back on trial", func(s fleet.State) bool {
+		return s.Connected && s.LastSeen.After(trial.LastSeen.Add(500*time.Millisecond)) && s.Facts.Operation != nil && s.Facts.Operation.State == nodeos.OperationOnTrial
+	})
+	if b.agentPID() == pid || back.Facts.BootID != trial.Facts.BootID {
+		t.Errorf("the agent is process %d in boot %s, want another process in boot %s", b.agentPID(), back.Facts.BootID, trial.Facts.BootID)
+	}
+	if _, err := b.fleet.Commit(t.Context(), "h1", b.order("up-1"), next.Ref.Digest); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("up-1"); got.State != nodeos.OperationSucceeded {
+		t.Errorf("upgrade: %+v", got)
+	}
+}
+
+func TestTheAgentDiesWithItsSupervisor(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	pid := b.agentPID()
+	if err := b.process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for ; !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); <-tick.C {
+		if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(state), ") Z ") {
+			return // gone, or a zombie that nobody collects here
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d outlives its supervisor", pid)
+		}
+	}
+}
