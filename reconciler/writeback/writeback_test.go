@@ -70,11 +70,11 @@ func refused() Report {
 }
 
 // render renders r as one text, for golden files.
-func render(t testing.TB, r Report) string {
-	t.Helper()
+func render(tb testing.TB, r Report) string {
+	tb.Helper()
 	c, err := Render(r, now, 0)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var b strings.Builder
 	b.WriteString(c.Subject + "\n\n")

@@ -101,7 +101,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	for {
 		wait := w.step(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // a stop is no failure
+			return nil
 		}
 		timer.Reset(wait)
 		select {

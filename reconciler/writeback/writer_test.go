@@ -75,6 +75,9 @@ func running(t *testing.T, b *branch) (*Writer, func()) {
 	}
 }
 
+// pass lets d of synctest's time go by.
+func pass(d time.Duration) { <-time.NewTimer(d).C }
+
 func at(done int) Report {
 	r := updating()
 	r.Releases[0].Done = done
@@ -98,13 +101,13 @@ func TestTheLatestReportWinsWithinTheInterval(t *testing.T) {
 		if b.commits() != 1 {
 			t.Errorf("%d commits within the interval, want 1", b.commits())
 		}
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		synctest.Wait()
 		if b.commits() != 2 || b.got[1] != "status: prod at 1.4.2 (Progressing 61 %) [skip ci]" {
 			t.Errorf("commits %v, want one more, of the latest report", b.got)
 		}
 		w.Put(at(801))
-		time.Sleep(24 * time.Hour)
+		pass(24 * time.Hour)
 		if b.commits() != 2 {
 			t.Errorf("a tick was committed: %v", b.got)
 		}
@@ -118,13 +121,13 @@ func TestAfterAnOutageOneCommitTellsThePresent(t *testing.T) {
 		defer stop()
 		for done := range 9 {
 			w.Put(at(done * 100))
-			time.Sleep(20 * time.Minute)
+			pass(20 * time.Minute)
 		}
 		if n := b.tries(); n < 10 || n > 40 {
 			t.Errorf("%d tries in three hours, want a bounded backoff", n)
 		}
 		b.set(nil)
-		time.Sleep(retryMost)
+		pass(retryMost)
 		synctest.Wait()
 		if b.commits() != 1 {
 			t.Errorf("commits %v, want exactly one", b.got)
@@ -143,7 +146,7 @@ func TestARefusalByPolicyIsTriedHourly(t *testing.T) {
 		w, stop := running(t, b)
 		defer stop()
 		w.Put(at(0))
-		time.Sleep(10*time.Hour - time.Second)
+		pass(10*time.Hour - time.Second)
 		synctest.Wait()
 		if b.tries() != 10 {
 			t.Errorf("%d tries in ten hours, want 10", b.tries())

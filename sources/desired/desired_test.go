@@ -52,11 +52,11 @@ spec:
   verify: {mode: head}
 `
 
-func decoder(t testing.TB) *Decoder {
-	t.Helper()
+func decoder(tb testing.TB) *Decoder {
+	tb.Helper()
 	d, err := NewDecoder()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return d
 }

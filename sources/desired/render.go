@@ -205,8 +205,6 @@ func withOrigin(kustomization []byte) ([]byte, error) {
 	return yaml.Marshal(k)
 }
 
-const originAnnotation = "config.kubernetes.io/origin"
-
 // fromResource turns a rendered object into a document, and finds the file and
 // node that people would edit.
 func fromResource(fsys fs.FS, dir string, r *resource.Resource) (document, error) {

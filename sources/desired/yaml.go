@@ -219,6 +219,7 @@ func child(n *yaml.Node, step string) (*yaml.Node, int) {
 		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < len(n.Content) {
 			return n.Content[i], n.Content[i].Line
 		}
+	default: // a scalar has no children
 	}
 	return nil, 0
 }
@@ -227,10 +228,10 @@ func child(n *yaml.Node, step string) (*yaml.Node, int) {
 func steps(fieldPath string) []string {
 	var out []string
 	for fieldPath != "" {
-		switch {
-		case fieldPath[0] == '.':
+		switch fieldPath[0] {
+		case '.':
 			fieldPath = fieldPath[1:]
-		case fieldPath[0] == '[':
+		case '[':
 			inner, rest, ok := strings.Cut(fieldPath[1:], "]")
 			if !ok {
 				return out

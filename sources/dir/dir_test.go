@@ -50,6 +50,7 @@ func put(t *testing.T, dir string, files, links map[string]string) {
 
 func TestConformance(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
+		t.Helper()
 		dir := t.TempDir()
 		s, err := New(Config{Path: dir})
 		if err != nil {

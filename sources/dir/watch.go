@@ -82,8 +82,8 @@ func (s *Source) watchAll(w *fsnotify.Watcher) bool {
 	}
 	watch(filepath.Dir(filepath.Clean(s.cfg.Path)))
 	root := s.cfg.Path
-	if real, err := filepath.EvalSymlinks(root); err == nil {
-		root = real
+	if resolved, err := filepath.EvalSymlinks(root); err == nil {
+		root = resolved
 	}
 	_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
+		t.Helper()
 		s := newServer(t)
 		url := s.http()
 		return sourcetest.Fixture{

@@ -159,8 +159,7 @@ func parseIdentity(pem []byte, passphrase string) (ssh.Signer, error) {
 	if err == nil {
 		return signer, nil
 	}
-	var missing *ssh.PassphraseMissingError
-	if errors.As(err, &missing) {
+	if _, ok := errors.AsType[*ssh.PassphraseMissingError](err); ok {
 		return nil, refuse(ReasonInvalid, "the SSH key is encrypted; give its passphrase as password")
 	}
 	// The cause may quote the key; it isn't passed on.

@@ -86,12 +86,10 @@ type reasoned interface {
 
 // classify turns what a transport or a store said into an Error.
 func classify(what string, err error) *Error {
-	var own *Error
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*Error](err); ok {
 		return own
 	}
-	var r reasoned
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[reasoned](err); ok {
 		return wrap(r.Reason(), what, err)
 	}
 	text := err.Error()

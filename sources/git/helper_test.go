@@ -202,8 +202,7 @@ func fetch(t *testing.T, src *Source, req sources.Request) *sources.Snapshot {
 }
 
 func reason(err error) string {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason()
 	}
 	return ""

@@ -313,6 +313,9 @@ func indexPack(f *os.File) (plumbing.Hash, *idxfile.MemoryIndex, error) {
 	if n := binary.BigEndian.Uint32(head[8:]); n > maxObjects {
 		return plumbing.ZeroHash, nil, refuse(ReasonLimitExceeded, fmt.Sprintf("the pack claims %d objects; the limit is %d", n, maxObjects))
 	}
+	if err := scanPack(f); err != nil {
+		return plumbing.ZeroHash, nil, err
+	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return plumbing.ZeroHash, nil, err
 	}
@@ -371,8 +374,7 @@ func (m *mirror) tree(root plumbing.Hash, limits sources.Limits, isPointer func(
 
 func (m *mirror) addBlob(b *sources.TreeBuilder, name string, e treeEntry, isPointer func(string, []byte) error) error {
 	data, err := m.read(plumbing.BlobObject, e.hash, b.Room())
-	var limit *sources.TreeError
-	if errors.As(err, &limit) {
+	if limit, ok := errors.AsType[*sources.TreeError](err); ok {
 		return sources.NewLimitError(name, "%s", limit.Problem)
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -177,7 +178,7 @@ func (p *Publisher) attempt(ctx context.Context, c sources.StatusCommit, tree bu
 	rewritten := plumbing.ZeroHash
 	if !p.last.IsZero() && p.last != tip {
 		rewritten = tip
-		c.Trailers = append(c.Trailers[:len(c.Trailers):len(c.Trailers)], sources.Trailer{Key: "Lockstep-Previous", Value: p.last.String()})
+		c.Trailers = append(slices.Clip(c.Trailers), sources.Trailer{Key: "Lockstep-Previous", Value: p.last.String()})
 	}
 	commit, err := p.build(ctx, c, tree, tip)
 	if err != nil {
@@ -245,7 +246,7 @@ func (p *Publisher) push(ctx context.Context, s transport.ReceivePackSession, ad
 func encodePack(w io.Writer, tree builtTree, c built) error {
 	store := memory.NewStorage()
 	hashes := make([]plumbing.Hash, 0, len(tree.objects)+1)
-	for _, o := range append(tree.objects[:len(tree.objects):len(tree.objects)], c.object) {
+	for _, o := range append(slices.Clip(tree.objects), c.object) {
 		h, err := store.SetEncodedObject(o)
 		if err != nil {
 			return err

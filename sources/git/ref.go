@@ -44,6 +44,8 @@ func (r Ref) check() error {
 		if _, err := semver.ParseRange(r.Semver); err != nil {
 			return fmt.Errorf("ref.semver %q: %w", foreign.Line(r.Semver), err)
 		}
+	case strings.HasPrefix(r.fullName().String(), "refs/heads/"+StatusBranchPrefix):
+		return fmt.Errorf("ref %q is a status branch; nothing is ever read from those", foreign.Line(r.fullName().String()))
 	default:
 		name := r.fullName()
 		if err := name.Validate(); err != nil || !strings.HasPrefix(name.String(), "refs/") || strings.Contains(name.String(), "*") {

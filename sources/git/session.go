@@ -70,10 +70,10 @@ func (r *remote) upload(ctx context.Context) (transport.UploadPackSession, *pack
 	}
 	adv, err := s.AdvertisedReferencesContext(ctx)
 	if err != nil {
-		return nil, nil, errors.Join(r.advertised(err), closeQuietly(s))
+		return nil, nil, closing(s, r.advertised(err))
 	}
 	if err := checkFormat(adv); err != nil {
-		return nil, nil, errors.Join(err, closeQuietly(s))
+		return nil, nil, closing(s, err)
 	}
 	return s, adv, nil
 }
@@ -90,10 +90,10 @@ func (r *remote) receive(ctx context.Context) (transport.ReceivePackSession, *pa
 	}
 	adv, err := s.AdvertisedReferencesContext(ctx)
 	if err != nil {
-		return nil, nil, errors.Join(r.advertised(err), closeQuietly(s))
+		return nil, nil, closing(s, r.advertised(err))
 	}
 	if err := checkFormat(adv); err != nil {
-		return nil, nil, errors.Join(err, closeQuietly(s))
+		return nil, nil, closing(s, err)
 	}
 	return s, adv, nil
 }
@@ -142,11 +142,11 @@ func isLongHash(err error) bool {
 	return len(head) == 64 && strings.Trim(head, "0123456789abcdef") == ""
 }
 
-// closeQuietly closes c where an error stands already; a second one would
+// closing closes c and returns err, which stands already; a second error would
 // only hide it.
-func closeQuietly(c io.Closer) error {
+func closing(c io.Closer, err error) error {
 	_ = c.Close()
-	return nil
+	return err
 }
 
 // limitReader fails, rather than ending, when more than left bytes come.

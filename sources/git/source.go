@@ -24,6 +24,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -74,6 +75,10 @@ type Config struct {
 	Now func() time.Time
 }
 
+// keepSnapshots are kept in memory: what the ref names, and what was accepted
+// where that's another one.
+const keepSnapshots = 2
+
 // cloneEvery is how often a mirror may be made anew.
 const cloneEvery = 10 * time.Minute
 
@@ -85,8 +90,8 @@ type Source struct {
 
 	mu        sync.Mutex
 	m         *mirror
-	last      *sources.Snapshot // the newest that was built, by hash
-	lastClone time.Time         // when the mirror was last made anew
+	recent    []*sources.Snapshot // what was built last, at most keepSnapshots
+	lastClone time.Time           // when the mirror was last made anew
 }
 
 var _ sources.Source = (*Source)(nil)
@@ -166,7 +171,10 @@ func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapsho
 			return nil, classify("revision "+rev.String()+" isn't in the mirror", err)
 		}
 	}
-	if !s.m.has(h) {
+	if !s.m.has(h) { // the ref was rewound and the mirror lost: ask for it by name
+		_, err = s.sync(ctx, s.m, Ref{Commit: rev.Hash})
+	}
+	if err != nil || !s.m.has(h) {
 		return nil, refuse(ReasonNotFound, fmt.Sprintf("revision %s is neither in the mirror nor in what the server declares now", rev))
 	}
 	snap, err := s.snapshot(ctx, rev, rev)
@@ -202,7 +210,7 @@ func (s *Source) look(ctx context.Context) (target, error) {
 	if h := plumbing.NewHash(s.cfg.Ref.Commit); s.cfg.Ref.Commit != "" && s.m.has(h) {
 		return target{object: h, commit: h}, nil
 	}
-	found, err := s.sync(ctx, s.m)
+	found, err := s.sync(ctx, s.m, s.cfg.Ref)
 	if err == nil {
 		return found, s.tidy(ctx)
 	}
@@ -210,7 +218,7 @@ func (s *Source) look(ctx context.Context) (target, error) {
 		if err := s.reclone(ctx, err); err != nil {
 			return target{}, err
 		}
-		return s.sync(ctx, s.m)
+		return s.sync(ctx, s.m, s.cfg.Ref)
 	}
 	return target{}, err
 }
@@ -221,8 +229,7 @@ func isMirrorFault(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || isNetwork(err) {
 		return false
 	}
-	var own *Error
-	if errors.As(err, &own) {
+	if _, ours := errors.AsType[*Error](err); ours {
 		return false
 	}
 	return !errors.Is(err, transport.ErrAuthenticationRequired) && !errors.Is(err, transport.ErrAuthorizationFailed) &&
@@ -239,37 +246,38 @@ func (s *Source) tidy(ctx context.Context) error {
 	return nil
 }
 
-// sync opens a session, resolves the ref, and fetches into m what it lacks.
-func (s *Source) sync(ctx context.Context, m *mirror) (_ target, err error) {
+// sync opens a session, resolves ref, and fetches into m what it lacks.
+func (s *Source) sync(ctx context.Context, m *mirror, ref Ref) (_ target, err error) {
 	session, adv, err := s.remote.upload(ctx)
 	if err != nil {
 		return target{}, err
 	}
 	defer func() { _ = session.Close() }() // what was read is checked by itself
-	found, err := s.cfg.Ref.resolve(adv)
+	found, err := ref.resolve(adv)
 	if err != nil {
 		return target{}, err
 	}
 	want := found.object
-	if s.cfg.Ref.Commit != "" {
-		if want, err = wantForCommit(want, adv); err != nil {
+	if ref.Commit != "" {
+		if want, err = wantForCommit(want, adv, s.cfg.Ref.Commit != ""); err != nil {
 			return target{}, err
 		}
 	}
 	if !m.has(want) {
 		if err := m.fetch(ctx, session, adv, want, s.cfg.MaxSize); err != nil {
-			return target{}, fmt.Errorf("fetch %s: %w", foreign.Line(s.cfg.Ref.String()), err)
+			return target{}, fmt.Errorf("fetch %s: %w", foreign.Line(ref.String()), err)
 		}
 	}
-	if found.commit, err = m.peel(found.object); err != nil && s.cfg.Ref.Commit != "" {
-		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf("commit %s isn't on the server, or not reachable from its default branch", s.cfg.Ref.Commit))
+	if found.commit, err = m.peel(found.object); err != nil && ref.Commit != "" {
+		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf("commit %s isn't on the server, or not reachable from its default branch", ref.Commit))
 	}
 	return found, err
 }
 
 // wantForCommit says what to ask for so that a commit comes: itself where the
-// server allows that, else the default branch and its history.
-func wantForCommit(h plumbing.Hash, adv *packp.AdvRefs) (plumbing.Hash, error) {
+// server allows that, else, if the declaration names no other ref, the default
+// branch and its history.
+func wantForCommit(h plumbing.Hash, adv *packp.AdvRefs, declared bool) (plumbing.Hash, error) {
 	caps := adv.Capabilities
 	if caps.Supports(capability.AllowReachableSHA1InWant) || caps.Supports("allow-any-sha1-in-want") {
 		return h, nil
@@ -279,7 +287,7 @@ func wantForCommit(h plumbing.Hash, adv *packp.AdvRefs) (plumbing.Hash, error) {
 			return h, nil
 		}
 	}
-	if adv.Head == nil {
+	if adv.Head == nil || !declared {
 		return plumbing.ZeroHash, refuse(ReasonRefNotFound, "the server neither gives single commits nor names a default branch; declare a branch or tag")
 	}
 	return *adv.Head, nil
@@ -301,7 +309,7 @@ func (s *Source) reclone(ctx context.Context, cause error) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.sync(ctx, m); err != nil {
+	if _, err := s.sync(ctx, m, s.cfg.Ref); err != nil {
 		return errors.Join(fmt.Errorf("%w; making the mirror anew: %w", cause, err), os.RemoveAll(next))
 	}
 	s.m = nil
@@ -388,8 +396,8 @@ func (s *Source) snapshot(ctx context.Context, rev, recorded sources.Revision) (
 	if err != nil {
 		return nil, err
 	}
-	snap := s.last
-	if snap == nil || snap.Revision.Hash != rev.Hash {
+	snap := s.cached(rev.Hash)
+	if snap == nil {
 		tree, err := s.m.tree(c.tree, s.cfg.Limits, s.refusePointer)
 		if err != nil {
 			return nil, err
@@ -405,8 +413,17 @@ func (s *Source) snapshot(ctx context.Context, rev, recorded sources.Revision) (
 		next.Revision, next.Signer = rev, signer
 		snap = &next
 	}
-	s.last = snap
+	s.recent = slices.DeleteFunc(s.recent, func(o *sources.Snapshot) bool { return o.Revision.Hash == rev.Hash })
+	s.recent = append(s.recent[max(0, len(s.recent)+1-keepSnapshots):], snap)
 	return snap, nil
+}
+
+func (s *Source) cached(hash string) *sources.Snapshot {
+	i := slices.IndexFunc(s.recent, func(o *sources.Snapshot) bool { return o.Revision.Hash == hash })
+	if i < 0 {
+		return nil
+	}
+	return s.recent[i]
 }
 
 func sameSigner(a, b *sources.Signer) bool {

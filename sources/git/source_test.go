@@ -253,7 +253,7 @@ func TestADamagedMirrorIsMadeAnewButNotOften(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		src.m, src.last = nil, nil // as after a restart
+		src.m, src.recent = nil, nil // as after a restart
 	}
 	damage()
 	if got := fetch(t, src, sources.Request{}).Revision.Hash; got != want {
@@ -386,6 +386,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"two refs":                   {func(c *Config) { c.Ref.Tag = "v1" }, ReasonInvalid},
 		"a pattern as ref":           {func(c *Config) { c.Ref = Ref{Branch: "*"} }, ReasonInvalid},
 		"a ref outside refs":         {func(c *Config) { c.Ref = Ref{Name: "HEAD"} }, ReasonInvalid},
+		"a status branch":            {func(c *Config) { c.Ref = Ref{Branch: "lockstep-status/prod"} }, ReasonInvalid},
 		"a short commit":             {func(c *Config) { c.Ref = Ref{Commit: "abc"} }, ReasonInvalid},
 		"a path into Git's own":      {func(c *Config) { c.Path = "a/.git" }, ReasonInvalid},
 		"a range that can't be read": {func(c *Config) { c.Ref = Ref{Semver: "one"} }, ReasonInvalid},

@@ -61,11 +61,11 @@ func (t *sshTransport) open(service string, ep *transport.Endpoint) (_ *sshSessi
 	c, chans, reqs, err := ssh.NewClientConn(conn, addr, conf)
 	if err != nil {
 		stop()
-		return nil, errors.Join(ctxError(t.ctx, err), closeQuietly(conn))
+		return nil, closing(conn, ctxError(t.ctx, err))
 	}
 	s := &sshSession{client: ssh.NewClient(c, chans, reqs), stop: stop, push: service == transport.ReceivePackServiceName}
 	if err := s.start(service, ep.Path); err != nil {
-		return nil, errors.Join(err, closeQuietly(s))
+		return nil, closing(s, err)
 	}
 	return s, nil
 }

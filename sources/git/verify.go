@@ -156,8 +156,8 @@ func (a *authorities) verifyPGP(c *commit, armor string, now time.Time) (*source
 		signer, err := openpgp.CheckArmoredDetachedSignature(auth.keys, bytes.NewReader(c.payload), strings.NewReader(armor), config)
 		switch {
 		case err == nil:
-			print := strings.ToUpper(hex.EncodeToString(signer.PrimaryKey.Fingerprint))
-			return &sources.Signer{Name: auth.name, Fingerprint: print, Format: "openpgp"}, nil
+			fingerprint := strings.ToUpper(hex.EncodeToString(signer.PrimaryKey.Fingerprint))
+			return &sources.Signer{Name: auth.name, Fingerprint: fingerprint, Format: "openpgp"}, nil
 		case errors.Is(err, pgperrors.ErrUnknownIssuer):
 			continue
 		default:

@@ -75,7 +75,9 @@ func TestHeadSignedByOpenPGP(t *testing.T) {
 		}
 		return string(out)
 	}
-	t.Cleanup(func() { _ = exec.Command("gpgconf", "--homedir", home, "--kill", "all").Run() })
+	t.Cleanup(func() {
+		_ = exec.CommandContext(context.WithoutCancel(t.Context()), "gpgconf", "--homedir", home, "--kill", "all").Run()
+	})
 	gpg("--passphrase", "", "--quick-generate-key", "admin <admin@example.com>", "ed25519", "sign", "never")
 	public := gpg("--armor", "--export", "admin@example.com")
 	s.run(s.work, "config", "user.signingkey", "admin@example.com")

@@ -67,6 +67,7 @@ func wantReason(t *testing.T, err error, want string) {
 }
 
 func content(t *testing.T, f Fixture) {
+	t.Helper()
 	files := map[string]string{"a.yaml": "a: 1\n", "d/b": ""}
 	f.Put(t, files, nil)
 	snap := fetch(t, f)
@@ -90,6 +91,7 @@ func content(t *testing.T, f Fixture) {
 }
 
 func unchanged(t *testing.T, f Fixture) {
+	t.Helper()
 	f.Put(t, map[string]string{"a": "1"}, nil)
 	first := fetch(t, f)
 	again, err := f.Source.Fetch(t.Context(), sources.Request{Accepted: first.Revision})
@@ -99,6 +101,7 @@ func unchanged(t *testing.T, f Fixture) {
 }
 
 func change(t *testing.T, f Fixture) {
+	t.Helper()
 	f.Put(t, map[string]string{"a": "1", "gone": "x"}, nil)
 	first := fetch(t, f)
 	f.Put(t, map[string]string{"a": "2"}, nil)
@@ -118,6 +121,7 @@ func change(t *testing.T, f Fixture) {
 }
 
 func at(t *testing.T, f Fixture) {
+	t.Helper()
 	f.Put(t, map[string]string{"a": "1"}, nil)
 	first := fetch(t, f)
 	rev, err := sources.ParseRevision(first.Revision.String())
@@ -131,6 +135,7 @@ func at(t *testing.T, f Fixture) {
 }
 
 func never(t *testing.T, f Fixture) {
+	t.Helper()
 	f.Put(t, map[string]string{"a": "1"}, nil)
 	rev := fetch(t, f).Revision
 	if rev.Hash != "" {
@@ -142,6 +147,7 @@ func never(t *testing.T, f Fixture) {
 }
 
 func linksInside(t *testing.T, f Fixture) {
+	t.Helper()
 	f.Put(t, map[string]string{"d/a": "1"}, map[string]string{"d/l": "a", "m": "d/l"})
 	if got, err := fetch(t, f).FS.ReadFile("m"); err != nil || string(got) != "1" {
 		t.Errorf("a link reads %q, %v, want its target", got, err)
@@ -149,6 +155,7 @@ func linksInside(t *testing.T, f Fixture) {
 }
 
 func linksOutside(t *testing.T, f Fixture) {
+	t.Helper()
 	for _, target := range []string{"../../etc/passwd", "/etc/passwd"} {
 		f.Put(t, map[string]string{"a": "1"}, map[string]string{"l": target})
 		_, err := f.Source.Fetch(t.Context(), sources.Request{})
@@ -157,12 +164,14 @@ func linksOutside(t *testing.T, f Fixture) {
 }
 
 func clash(t *testing.T, f Fixture) {
+	t.Helper()
 	f.Put(t, map[string]string{"Release.yaml": "1", "release.yaml": "2"}, nil)
 	_, err := f.Source.Fetch(t.Context(), sources.Request{})
 	wantReason(t, err, "InvalidTree")
 }
 
 func ended(t *testing.T, f Fixture) {
+	t.Helper()
 	f.Put(t, map[string]string{"a": "1"}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -172,6 +181,7 @@ func ended(t *testing.T, f Fixture) {
 }
 
 func atOnce(t *testing.T, f Fixture) {
+	t.Helper()
 	f.Put(t, map[string]string{"a": "1"}, nil)
 	want := fetch(t, f).Revision
 	done := make(chan error, 4)
