@@ -124,6 +124,21 @@ func RollbackPhases() []Phase {
 		phase("verify", 10*time.Minute, tasks(TaskVerifyRestored), retries(3), pauses(), effect(EffectRestore)))
 }
 
+// CommitPhases verify and commit a system on trial whose operation is gone.
+func CommitPhases() []Phase {
+	return phases(
+		phase("services", 10*time.Minute, tasks(TaskStartServices), retries(3)),
+		phase("verify", 10*time.Minute, tasks(TaskVerifyBooted), retries(3)),
+		phase("commit", time.Minute, tasks(TaskCommit), retries(3), effect(EffectCommit)))
+}
+
+// DisarmPhases end a trial whose operation is gone and whose system never
+// booted.
+func DisarmPhases() []Phase {
+	return phases(
+		phase("disarm", time.Minute, tasks(TaskClearNextBoot), retries(3), pauses(), effect(EffectRestore)))
+}
+
 func rebootPhases() []Phase {
 	return phases(
 		phase("stop-services", 5*time.Minute, tasks(TaskStopServices), undo(TaskStartServices)),

@@ -174,7 +174,7 @@ func (c *Contents) record(rest []byte) (int, bool) {
 	}
 	body := rest[frameSize : frameSize+n]
 	var s State
-	if crc32.Checksum(body, castagnoli()) != binary.BigEndian.Uint32(rest[4:]) || json.Unmarshal(body, &s) != nil || s.check() != nil {
+	if crcOf(body) != binary.BigEndian.Uint32(rest[4:]) || json.Unmarshal(body, &s) != nil || s.check() != nil {
 		c.Damaged++
 		return frameSize + n, true
 	}
@@ -183,7 +183,7 @@ func (c *Contents) record(rest []byte) (int, bool) {
 	return frameSize + n, true
 }
 
-func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
+func crcOf(body []byte) uint32 { return crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)) }
 
 // check says whether the core can work with a state that was read.
 func (s State) check() error {
@@ -207,7 +207,7 @@ func frame(s State) ([]byte, error) {
 	}
 	out := make([]byte, frameSize, frameSize+len(body))
 	binary.BigEndian.PutUint32(out, uint32(len(body))) //nolint:gosec // bounded above.
-	binary.BigEndian.PutUint32(out[4:], crc32.Checksum(body, castagnoli()))
+	binary.BigEndian.PutUint32(out[4:], crcOf(body))
 	return append(out, body...), nil
 }
 

@@ -139,7 +139,7 @@ func (t *step) resumeRunning(booted bool) { //nolint:revive // flag-parameter: a
 		t.arrive(boot + 1)
 	case op.phase().Effect == nodeos.EffectCommit && t.s.Trial == nil:
 		t.enter(op.Index + 1)
-	case op.Restarts > maxRestarts:
+	case op.Restarts > maxRestarts && !op.Back: // the way back is gone to its end
 		op.Stop = nil
 		t.abort("TooManyRestarts", fmt.Sprintf("phase %s was interrupted %d times", op.Phase, op.Restarts))
 	case booted && op.Index > boot && boot >= 0:
@@ -162,11 +162,6 @@ func (t *step) arrive(i int) {
 		return // Stopped follows
 	}
 	op.Stop = nil
-	if t.ofTrial(op) && !op.Back && !t.onTrial() {
-		// Nothing booted that was wanted, and settle found no trace of a try.
-		t.undo(nodeos.OperationFailed, "NotActivated", "the machine booted the system that ran before")
-		return
-	}
 	t.enter(i)
 }
 

@@ -95,6 +95,9 @@ type Operation struct {
 	TrialID string `json:"trialID,omitempty"`
 	// Back says that the plan is the way back of a trial.
 	Back bool `json:"back,omitempty"`
+	// Decided says that the commit was decided: a boot in between verifies
+	// again, and doesn't ask again.
+	Decided bool `json:"decided,omitempty"`
 	// PhaseBootID is the boot in which the phase was entered.
 	PhaseBootID string `json:"phaseBootID,omitempty"`
 	// NotBefore is when the phase is tried again.

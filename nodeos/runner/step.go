@@ -145,6 +145,9 @@ func (t *step) enter(i int) {
 	}
 	op.Index, op.Try, op.NotBefore, op.State = i, 1, time.Time{}, nodeos.OperationRunning
 	op.PhaseBootID = t.s.BootID
+	if !op.Back { // the way back keeps saying why it's taken
+		op.Reason, op.Message = "", ""
+	}
 	p := op.phase()
 	op.Phase, op.PhaseIndex, op.PhaseCount = p.Name, i+1, len(op.Plan)
 	if p.Effect == nodeos.EffectArm {
@@ -238,7 +241,7 @@ func (t *step) phaseDone() {
 	default:
 		return // Stopped follows
 	}
-	if op.phase().Ends == nodeos.EndDecision && t.s.Trial != nil {
+	if op.phase().Ends == nodeos.EndDecision && t.s.Trial != nil && !op.Decided {
 		op.State = nodeos.OperationOnTrial
 		return
 	}
@@ -257,8 +260,11 @@ func (t *step) failed(f Failure) {
 	}
 	switch policy.Then {
 	case nodeos.BestEffort:
-		op.Reason, op.Message = f.Reason, fmt.Sprintf("phase %s failed and was passed over: %s", op.Phase, f.Message)
+		message := fmt.Sprintf("phase %s failed and was passed over: %s", op.Phase, f.Message)
 		t.enter(op.Index + 1)
+		if !op.Back && !op.State.Done() {
+			op.Reason, op.Message = f.Reason, message
+		}
 	case nodeos.Pause:
 		op.State, op.Reason, op.Message = nodeos.OperationPaused, f.Reason, fmt.Sprintf("phase %s failed: %s", op.Phase, f.Message)
 	case nodeos.Fatal:
@@ -347,7 +353,7 @@ func (t *step) stopped(e Stopped) {
 	switch {
 	case !stop.Takeover && t.onTrial() && t.ofTrial(op):
 		t.goBack(stop.Reason, stop.Message)
-	case t.ofTrial(op) || op.Back:
+	case op.Back, t.ofTrial(op) && t.onTrial():
 		// The trial goes on without its operation; the deadline stands.
 		t.finish(nodeos.OperationCanceled, stop.Reason, stop.Message)
 	default:

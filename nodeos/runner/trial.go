@@ -16,8 +16,9 @@ import (
 // firmware is told.
 func (t *step) arm() {
 	op := t.s.Op
-	if t.ofTrial(op) {
-		return // begun again after a crash: the deadline stands
+	if t.ofTrial(op) { // begun again after a crash: the deadline stands
+		t.s.Trial.FromBootID = t.s.BootID
+		return
 	}
 	request, err := nodeos.UnmarshalRequest(op.Request)
 	r, ok := request.(nodeos.UpgradeRequest)
@@ -162,7 +163,7 @@ func (s State) deadlineApplies() bool {
 		return false
 	case !s.ofTrial(op): // it has its own end; then the trial's turn comes
 		return false
-	case op.State == nodeos.OperationRunning && op.phase().Effect == nodeos.EffectCommit:
+	case op.Decided, op.State == nodeos.OperationRunning && op.phase().Effect == nodeos.EffectCommit:
 		return false
 	}
 	return s.Trial.OnDeadline != nodeos.DeadlineCommit || op.State == nodeos.OperationOnTrial
@@ -181,7 +182,6 @@ func (t *step) deadline() {
 		tr.Deadline = time.Time{}
 	case tr.OnDeadline == nodeos.DeadlineCommit && t.onTrial():
 		t.publishTrial("expired", message+": committing")
-		tr.Deadline = time.Time{}
 		t.takeCommit()
 	default:
 		t.publishTrial("expired", message+": rolling back")
@@ -189,18 +189,17 @@ func (t *step) deadline() {
 	}
 }
 
-// takeCommit goes on to the commit phase.
+// takeCommit goes on to the commit phase. The deadline rests while its
+// operation lasts.
 func (t *step) takeCommit() {
 	if op := t.s.Op; op != nil {
-		op.Reason, op.Message = "", ""
+		op.Decided = true
 		t.enter(op.Index + 1)
 		return
 	}
-	plan := []nodeos.Phase{{
-		Name: "commit", Tasks: []nodeos.Task{{Name: nodeos.TaskCommit}}, Timeout: time.Minute,
-		OnFailure: nodeos.FailurePolicy{Retries: 3, Backoff: 2 * time.Second, Then: nodeos.Pause}, Effect: nodeos.EffectCommit,
-	}}
-	t.own("commit", nodeos.SequenceUpgrade, nodeos.PlainRequest{}, plan)
+	// The trial lost its operation, perhaps before it was verified.
+	t.own("commit", nodeos.SequenceUpgrade, nodeos.PlainRequest{}, nodeos.CommitPhases())
+	t.s.Op.Decided = true
 	t.enter(0)
 }
 
@@ -212,11 +211,7 @@ func (t *step) takeRollback(reason, message string) {
 	case op == nil && t.onTrial():
 		t.goBack(reason, message)
 	case op == nil:
-		plan := []nodeos.Phase{{
-			Name: "disarm", Tasks: []nodeos.Task{{Name: nodeos.TaskClearNextBoot}}, Timeout: time.Minute,
-			OnFailure: nodeos.FailurePolicy{Retries: 3, Backoff: 2 * time.Second, Then: nodeos.Pause}, Effect: nodeos.EffectRestore,
-		}}
-		t.own("disarm", nodeos.SequenceRollback, nodeos.RollbackRequest{}, plan)
+		t.own("disarm", nodeos.SequenceRollback, nodeos.RollbackRequest{}, nodeos.DisarmPhases())
 		t.s.Op.Back, t.s.Op.Reason, t.s.Op.Message = true, reason, message
 		t.enter(0)
 	case op.State == nodeos.OperationOnTrial:
