@@ -33,6 +33,8 @@ const (
 	ReasonCommitFailed   = "CommitFailed"
 	ReasonUnhealthy      = "Unhealthy"
 	ReasonAdopted        = "Adopted"
+	ReasonConflict       = "PoolConflict"
+	ReasonRerun          = "Rerun"
 )
 
 // maxTransitions bounds how many states a slot passes in one plan.
@@ -130,8 +132,11 @@ func before(f *nodeos.HostFacts) (bootID, digest string) {
 // to moves the slot to a state.
 func (v view) to(s ledger.Slot, state ledger.State, reason, message string) ledger.Slot {
 	s.State, s.Since = state, v.now
-	if reason != "" {
+	switch {
+	case reason != "":
 		s.Reason, s.Message = reason, message
+	case state == ledger.Verifying, state == ledger.Committing, state == ledger.Releasing:
+		s.Reason, s.Message = "", "" // back on the good path
 	}
 	return s
 }
@@ -389,7 +394,7 @@ func (v view) quarantined(s ledger.Slot) ledger.Slot {
 	f := v.m.Agent.Facts
 	switch {
 	case s.ActivatedAt.IsZero():
-		return v.to(s, ledger.Aborted, "Rerun", "a person asked for another try")
+		return v.to(s, ledger.Aborted, ReasonRerun, "a person asked for another try")
 	case f != nil && f.Booted.Digest == s.Target.Digest && !f.Booted.Confirmed:
 		s.TrialBootID, s.VerifyingSince, s.HealthySince = f.BootID, v.now, time.Time{}
 		return v.to(s, ledger.Verifying, "", "")

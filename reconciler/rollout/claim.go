@@ -10,19 +10,22 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// halts says why the pool makes no claims until a person resumes it or the
-// target changes; "" if it may go on.
+// halts says why the pool makes no claims until a person does something or the
+// target changes, and what that is; "" if it may go on.
 func (p *planner) halts() string {
 	digest := p.pool.Target.Digest
 	if d, ok := p.rec.Denial(digest); ok && d.Pool {
-		return fmt.Sprintf("%s is denied in the whole pool: it failed on %d hosts", digest, len(d.Hosts))
+		return fmt.Sprintf("%s is denied in the whole pool: it failed on %d hosts; to try it again, set the annotation %s to all",
+			digest, len(d.Hosts), v1alpha1.AnnotationResume)
 	}
 	if n := p.rec.FailuresOf(digest); n >= p.pool.FailureThreshold {
-		return fmt.Sprintf("%d of %d tolerated failures: %s", n, p.pool.FailureThreshold-1, p.lastFailure(digest))
+		return fmt.Sprintf("%s failed on %d hosts, %d halt the pool; the last is %s; to go on without them, set the annotation %s to their names, or to all",
+			p.pool.Target.Version, n, p.pool.FailureThreshold, p.lastFailure(digest), v1alpha1.AnnotationResume)
 	}
 	stuck := 0
 	for _, s := range p.out.Ledger.Slots {
@@ -31,7 +34,8 @@ func (p *planner) halts() string {
 		}
 	}
 	if stuck > p.pool.MaxQuarantined {
-		return fmt.Sprintf("%d hosts are quarantined or lost, %d are tolerated", stuck, p.pool.MaxQuarantined)
+		return fmt.Sprintf("%d hosts are quarantined or lost, %d are tolerated; to try one again, set the annotation %s on its Host",
+			stuck, p.pool.MaxQuarantined, v1alpha1.AnnotationRerun)
 	}
 	return ""
 }
@@ -39,7 +43,7 @@ func (p *planner) halts() string {
 func (p *planner) lastFailure(digest string) string {
 	for _, f := range slices.Backward(p.rec.Failures) {
 		if f.Digest == digest {
-			return fmt.Sprintf("%s: %s", f.Node, f.Reason)
+			return fmt.Sprintf("%s (%s)", f.Node, f.Reason)
 		}
 	}
 	return "unknown"
@@ -99,8 +103,8 @@ func (p *planner) claim(allowed int) {
 			p.wait(m, reason, message)
 			continue
 		}
-		if ok, why := p.quorumFor(m); !ok {
-			p.wait(m, ReasonQuorum, why)
+		if reason, why := p.quorumFor(m); reason != "" {
+			p.wait(m, reason, why)
 			continue
 		}
 		p.take(m)
@@ -237,17 +241,20 @@ func (p *planner) unsettled() string {
 	return ""
 }
 
-// quorumFor says whether the node may go as far as the control plane goes.
-func (p *planner) quorumFor(m *Member) (bool, string) {
+// quorumFor says why the control plane can't do without the node now.
+func (p *planner) quorumFor(m *Member) (reason, message string) {
 	if !m.Node.ControlPlane && !p.pool.ControlPlane {
-		return true, ""
+		return "", ""
 	}
 	for _, s := range p.out.Ledger.Slots {
 		if s.ControlPlane {
-			return false, "control-plane node " + s.Node + " is in flight; they go one at a time"
+			return "OneAtATime", "control-plane node " + s.Node + " is in flight; they go one at a time"
 		}
 	}
-	return p.in.Quorum.Allows(m.Node.Name)
+	if ok, why := p.in.Quorum.Allows(m.Node.Name); !ok {
+		return ReasonQuorum, why
+	}
+	return "", ""
 }
 
 // order sorts candidates: nodes that carry the reconciler last, then as the

@@ -61,6 +61,7 @@ type planner struct {
 	// justFreed are the hosts whose slot was freed in this plan: they're
 	// claimed again in a later one, so that one attempt ends before the next.
 	justFreed map[string]bool
+	explained map[*Member]bool // whose waiting has its reason already
 }
 
 // counts is what claims and status are decided from, after the slots moved on.
@@ -71,7 +72,7 @@ type counts struct {
 // Plan decides what the hosts of a pool do now. It's pure: it changes nothing
 // of in, and the same arguments give the same plan.
 func Plan(in Input, now time.Time) Decision {
-	p := &planner{in: in, pool: &in.Pool, now: now.UTC().Round(0), justFreed: map[string]bool{}}
+	p := &planner{in: in, pool: &in.Pool, now: now.UTC().Round(0), justFreed: map[string]bool{}, explained: map[*Member]bool{}}
 	p.out.Ledger = in.Ledger.Clone()
 	p.byUID = make(map[string]*Member, len(in.Members))
 	for i := range in.Members {
@@ -197,7 +198,7 @@ func (p *planner) freed(m *Member, s ledger.Slot, from ledger.State) {
 		p.rec.Forget(m.Node.UID)
 	case ledger.Aborted:
 		switch s.Reason {
-		case ReasonTargetChanged, ReasonDeleting, ReasonPaused, ReasonHeld, ReasonLeftPool, ReasonHalted, ReasonDenied, ReasonAdopted:
+		case ReasonTargetChanged, ReasonDeleting, ReasonPaused, ReasonHeld, ReasonLeftPool, ReasonHalted, ReasonConflict, ReasonAdopted, ReasonRerun:
 		default:
 			p.rec.HoldBack(ledger.Retry{NodeUID: m.Node.UID, Digest: s.Target.Digest, Reason: s.Reason}, retryBase, retryLimit, p.now)
 		}
@@ -235,6 +236,8 @@ func (p *planner) stops(m *Member, s ledger.Slot) (reason, message string) {
 		return ReasonHeld, m.Hold
 	case !m.Selected:
 		return ReasonLeftPool, "the NodeOS doesn't select the node any more"
+	case m.Conflict != "":
+		return ReasonConflict, "NodeOS " + m.Conflict + " selects the node too"
 	case s.Target.Digest != p.pool.Target.Digest:
 		return ReasonTargetChanged, "the pool wants " + p.pool.Target.Version + " now"
 	case p.pool.Unverified != "":
@@ -328,7 +331,8 @@ func (p *planner) wake(at time.Time) {
 
 // wait notes why a host gets no further.
 func (p *planner) wait(m *Member, reason, message string) {
-	if len(p.out.Waiting) < maxWaiting {
+	if len(p.out.Waiting) < maxWaiting && !p.explained[m] {
+		p.explained[m] = true
 		p.out.Waiting = append(p.out.Waiting, Waiting{Host: m.Node.Name, Reason: reason, Message: message})
 	}
 }

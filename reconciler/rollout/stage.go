@@ -68,7 +68,7 @@ func (p *planner) unstageable(m *Member) (reason, message string) {
 	case m.Hold != "":
 		return ReasonHeld, m.Hold
 	case m.Conflict != "":
-		return "PoolConflict", "NodeOS " + m.Conflict + " selects the node too"
+		return ReasonConflict, "NodeOS " + m.Conflict + " selects the node too"
 	case p.pool.Unverified != "":
 		return orDefault(p.pool.UnverifiedReason, "Unsigned"), p.pool.Unverified
 	case m.Agent.Facts == nil:

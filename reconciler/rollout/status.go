@@ -227,8 +227,7 @@ func (p *planner) conditions() []Condition {
 	}
 	halted := Condition{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionFalse, Reason: "Running", Message: "no failure holds the pool"}
 	if p.halted != "" {
-		halted.Status, halted.Reason, halted.Message = metav1.ConditionTrue, ReasonHalted,
-			p.halted+"; to go on, set the annotation "+v1alpha1.AnnotationResume+" to the hosts accepted, or to all"
+		halted.Status, halted.Reason, halted.Message = metav1.ConditionTrue, ReasonHalted, p.halted
 	}
 	out = append(out, paused, halted)
 	for i := range out {
