@@ -138,13 +138,14 @@ func (p *Publisher) signLegacy(ctx context.Context, repo string, d trust.Digest,
 
 // legacyLayers returns the signatures that are there, and their manifest.
 func (p *Publisher) legacyLayers(ctx context.Context, repo string, d trust.Digest) ([]blob, trust.Digest, error) {
-	m, err := p.client.Tagged(ctx, repo, verify.LegacyTag(d))
+	found, err := p.client.Tagged(ctx, repo, verify.LegacyTag(d))
 	if errors.Is(err, registry.ErrNotFound) {
 		return nil, "", nil
 	}
 	if err != nil {
 		return nil, "", err
 	}
+	m := found[len(found)-1] // the registry's own
 	var out []blob
 	for _, l := range m.Layers {
 		b, err := p.client.Bytes(ctx, repo, l, maxMaterial)

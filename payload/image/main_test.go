@@ -26,7 +26,6 @@ import (
 // or not.
 type shelf struct {
 	manifests map[trust.Digest]registry.Manifest
-	tags      map[string]trust.Digest
 	referrers []registry.Descriptor
 	blobs     map[trust.Digest][]byte
 	// noRanges makes it ignore offsets; failAt breaks each stream after so many
@@ -37,7 +36,7 @@ type shelf struct {
 }
 
 func newShelf() *shelf {
-	return &shelf{manifests: map[trust.Digest]registry.Manifest{}, tags: map[string]trust.Digest{}, blobs: map[trust.Digest][]byte{}}
+	return &shelf{manifests: map[trust.Digest]registry.Manifest{}, blobs: map[trust.Digest][]byte{}}
 }
 
 func (s *shelf) Manifest(_ context.Context, _ string, d trust.Digest) (registry.Manifest, error) {
@@ -48,8 +47,8 @@ func (s *shelf) Manifest(_ context.Context, _ string, d trust.Digest) (registry.
 	return m, nil
 }
 
-func (s *shelf) Tagged(ctx context.Context, repo, tag string) (registry.Manifest, error) {
-	return s.Manifest(ctx, repo, s.tags[tag])
+func (s *shelf) Tagged(context.Context, string, string) ([]registry.Manifest, error) {
+	return nil, registry.ErrNotFound
 }
 
 func (s *shelf) Referrers(context.Context, string, trust.Digest) ([]registry.Descriptor, error) {

@@ -91,52 +91,76 @@ func (c *Client) Close() {
 
 // Manifest returns the manifest with this digest, checked against it.
 func (c *Client) Manifest(ctx context.Context, repo string, d trust.Digest) (Manifest, error) {
-	m, err := c.manifest(ctx, repo, d.String(), MaxManifest)
-	if err != nil {
-		return Manifest{}, err
-	}
-	if m.Digest != d {
-		return Manifest{}, fmt.Errorf("manifest %s of %s: the registry served content with digest %s", d, repo, m.Digest)
-	}
-	return m, nil
+	return c.manifest(ctx, repo, d.String(), d)
 }
 
-// Tagged returns the manifest that a tag names now. Nothing that is trusted
-// may come from it: it finds signatures, which stand for themselves.
-func (c *Client) Tagged(ctx context.Context, repo, tag string) (Manifest, error) {
-	return c.manifest(ctx, repo, tag, MaxManifest)
+// Tagged returns the manifests that a tag names now: the registry's last, and
+// before it those of mirrors that have another. Nothing that is trusted may
+// come from a tag: it finds signatures, which stand for themselves, and a
+// mirror's may be old.
+func (c *Client) Tagged(ctx context.Context, repo, tag string) ([]Manifest, error) {
+	if _, ok := c.layout(repo); ok {
+		m, err := c.manifest(ctx, repo, tag, "")
+		return []Manifest{m}, err
+	}
+	locations, err := c.locations(repo)
+	if err != nil {
+		return nil, err
+	}
+	var out []Manifest
+	for _, l := range locations {
+		var m Manifest
+		if m, err = c.manifestAt(ctx, l, tag, ""); err == nil {
+			out = slices.DeleteFunc(out, func(o Manifest) bool { return o.Digest == m.Digest })
+			out = append(out, m)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("manifest %s of %s: %w", tag, repo, err)
+	}
+	return out, nil
 }
 
 // Resolve returns the digest that a tag names now, for tools that show it to
 // people; what is rolled out is declared by digest.
 func (c *Client) Resolve(ctx context.Context, repo, tag string) (trust.Digest, error) {
-	m, err := c.manifest(ctx, repo, tag, MaxManifest)
+	m, err := c.manifest(ctx, repo, tag, "")
 	return m.Digest, err
 }
 
-func (c *Client) manifest(ctx context.Context, repo, reference string, limit int64) (Manifest, error) {
+// manifest returns what a digest or a tag names. A place that serves content
+// with another digest than want is passed over as one that has nothing.
+func (c *Client) manifest(ctx context.Context, repo, reference string, want trust.Digest) (Manifest, error) {
 	if dir, ok := c.layout(repo); ok {
 		return dir.manifest(reference)
 	}
-	accept := strings.Join([]string{TypeOCIManifest, TypeOCIIndex, TypeDockerManifest, TypeDockerList}, ", ")
 	var out Manifest
-	err := c.each(ctx, repo, func(l location) error {
-		resp, err := c.get(ctx, l, "manifests/"+reference, http.Header{"Accept": {accept}})
-		if err != nil {
-			return err
-		}
-		defer drain(resp.Body)
-		b, err := readAll(resp.Body, limit)
-		if err != nil {
-			return err
-		}
-		out, err = parseManifest(b, resp.Header.Get("Content-Type"))
+	err := c.each(ctx, repo, func(l location) (err error) {
+		out, err = c.manifestAt(ctx, l, reference, want)
 		return err
 	})
 	if err != nil {
 		return Manifest{}, fmt.Errorf("manifest %s of %s: %w", reference, repo, err)
 	}
 	return out, nil
+}
+
+// manifestAt asks one place.
+func (c *Client) manifestAt(ctx context.Context, l location, reference string, want trust.Digest) (Manifest, error) {
+	accept := strings.Join([]string{TypeOCIManifest, TypeOCIIndex, TypeDockerManifest, TypeDockerList}, ", ")
+	resp, err := c.get(ctx, l, "manifests/"+reference, http.Header{"Accept": {accept}})
+	if err != nil {
+		return Manifest{}, err
+	}
+	defer drain(resp.Body)
+	b, err := readAll(resp.Body, MaxManifest)
+	if err != nil {
+		return Manifest{}, err
+	}
+	if err := l.check(b, want); err != nil {
+		return Manifest{}, err
+	}
+	return parseManifest(b, resp.Header.Get("Content-Type"))
 }
 
 // Referrers returns the descriptors of what refers to a digest, by the
@@ -200,20 +224,39 @@ func (c *Client) Bytes(ctx context.Context, repo string, d Descriptor, limit int
 	if d.Size > limit {
 		return nil, &LimitError{What: "blob " + d.Digest.Short(), Limit: limit, Value: d.Size}
 	}
-	s, err := c.Blob(ctx, repo, d.Digest, 0)
-	if err != nil {
-		return nil, err
+	var out []byte
+	read := func(l location, in io.ReadCloser) error {
+		defer in.Close()
+		var err error
+		if out, err = readAll(in, min(limit, d.Size)); err != nil {
+			return err
+		}
+		return l.check(out, d.Digest)
 	}
-	defer s.Close()
-	b, err := readAll(s, min(limit, d.Size))
+	var err error
+	if dir, ok := c.layout(repo); ok {
+		var s *Stream
+		if s, err = dir.blob(d.Digest, 0); err == nil {
+			err = read(location{}, s)
+		}
+	} else {
+		err = c.each(ctx, repo, func(l location) error {
+			resp, err := c.get(ctx, l, "blobs/"+d.Digest.String(), identity())
+			if err != nil {
+				return err
+			}
+			return read(l, resp.Body)
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("blob %s of %s: %w", d.Digest, repo, err)
 	}
-	if got := trust.DigestOf(b); got != d.Digest {
-		return nil, fmt.Errorf("blob %s of %s: the registry served content with digest %s", d.Digest, repo, got)
-	}
-	return b, nil
+	return out, nil
 }
+
+// identity asks for bytes as they are: what is inflated on the way isn't
+// counted.
+func identity() http.Header { return http.Header{"Accept-Encoding": {"identity"}} }
 
 // Blob streams a blob from offset on. The caller checks the digest and closes
 // the stream. Start in the result is where the stream begins: 0 if the
@@ -224,7 +267,7 @@ func (c *Client) Blob(ctx context.Context, repo string, d trust.Digest, offset i
 	}
 	var out *Stream
 	err := c.each(ctx, repo, func(l location) error {
-		h := http.Header{"Accept-Encoding": {"identity"}} // no transparent inflating: bytes are counted as sent
+		h := identity()
 		if offset > 0 {
 			h.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 		}
@@ -286,6 +329,14 @@ func drain(body io.ReadCloser) {
 
 // location is one place where a repository may be read.
 type location struct{ repository name.Repository }
+
+// check compares bytes with the digest that they should have, if one is known.
+func (l location) check(b []byte, want trust.Digest) error {
+	if got := trust.DigestOf(b); want != "" && got != want {
+		return fmt.Errorf("registry %s served content with digest %s", l.repository.RegistryStr(), got)
+	}
+	return nil
+}
 
 // each tries the mirrors of a repository and then the registry itself until
 // one succeeds. The error is ErrNotFound only if the registry itself says so.

@@ -116,12 +116,16 @@ func (g *gatherer) pinned(ctx context.Context, digests []trust.Digest) iter.Seq[
 // legacy yields the layers of the manifest under the tag sha256-<hex>.sig.
 func (g *gatherer) legacy(ctx context.Context) iter.Seq[material] {
 	return func(yield func(material) bool) {
-		m, err := g.registry.Tagged(ctx, g.repo, LegacyTag(g.digest))
+		found, err := g.registry.Tagged(ctx, g.repo, LegacyTag(g.digest))
 		if err != nil {
 			g.problem("the signature tag", err)
 			return
 		}
-		g.layers(ctx, m, yield)
+		for _, m := range found {
+			if !g.layers(ctx, m, yield) {
+				return
+			}
+		}
 	}
 }
 

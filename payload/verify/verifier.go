@@ -28,7 +28,7 @@ const defaultTimeout = 2 * time.Minute
 // registry.Client is one.
 type Registry interface {
 	Manifest(ctx context.Context, repo string, d trust.Digest) (registry.Manifest, error)
-	Tagged(ctx context.Context, repo, tag string) (registry.Manifest, error)
+	Tagged(ctx context.Context, repo, tag string) ([]registry.Manifest, error)
 	Referrers(ctx context.Context, repo string, d trust.Digest) ([]registry.Descriptor, error)
 	Bytes(ctx context.Context, repo string, d registry.Descriptor, limit int64) ([]byte, error)
 }
