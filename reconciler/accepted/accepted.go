@@ -48,6 +48,10 @@ const MaxBytes = 1 << 20
 
 // Source is what was accepted of one GitSource.
 type Source struct {
+	// URL and Cluster are those of the GitSource: what rules of the trust
+	// policy match, also after the GitSource is gone.
+	URL     string `json:"url,omitempty"`
+	Cluster string `json:"cluster,omitempty"`
 	// Revision as main@sha1:<hex>.
 	Revision string `json:"revision"`
 	// Tree is the canonical tree's digest.
@@ -64,15 +68,38 @@ type Source struct {
 	UIDs map[string]string `json:"uids,omitempty"`
 	// SpentRewind is the last one-use rewind that was used.
 	SpentRewind string `json:"spentRewind,omitempty"`
+	// Published is what the status branch was told last; only SetPublished
+	// changes it.
+	Published Published `json:"published,omitzero"`
+}
+
+// Published is what a status branch was told last, so that a new process
+// neither repeats it nor mistakes its own commit for somebody else's.
+type Published struct {
+	// Key identifies the report, Commit the commit's hash.
+	Key    string `json:"key,omitempty"`
+	Commit string `json:"commit,omitempty"`
 }
 
 // Release is what is remembered of a ClusterRelease, apart from its status.
 type Release struct {
 	// Product that the payloads named.
 	Product string `json:"product,omitempty"`
+	// Chosen is the release that was verified and is being applied.
+	Chosen *Chosen `json:"chosen,omitempty"`
 	// Completed are the releases that were level, newest first, at most
 	// MaxCompleted; the first is what the cluster has.
 	Completed []Completed `json:"completed,omitempty"`
+}
+
+// Chosen is a release that was accepted to be applied: what a new process goes
+// on with while the desired one can't be.
+type Chosen struct {
+	Version string `json:"version"`
+	Image   string `json:"image,omitempty"`
+	Path    string `json:"path,omitempty"`
+	// Revision of the source that Path is read at.
+	Revision string `json:"revision,omitempty"`
 }
 
 // MaxCompleted bounds what is remembered of one release.
@@ -243,7 +270,24 @@ func (s *Store) Source(name string) (Source, bool) {
 
 // SetSource stores what was accepted of a source.
 func (s *Store) SetSource(ctx context.Context, name string, src Source) error {
-	return s.edit(ctx, func(d *document) { d.Sources[name] = src })
+	return s.edit(ctx, func(d *document) {
+		src.Published = d.Sources[name].Published
+		d.Sources[name] = src
+	})
+}
+
+// SetPublished records what the status branch of a source was told; for a
+// source of which nothing was accepted it does nothing.
+func (s *Store) SetPublished(ctx context.Context, name string, p Published) error {
+	if src, ok := s.Source(name); !ok || src.Published == p {
+		return nil
+	}
+	return s.edit(ctx, func(d *document) {
+		if src, ok := d.Sources[name]; ok {
+			src.Published = p
+			d.Sources[name] = src
+		}
+	})
 }
 
 // DropSource forgets a source that was deleted.
@@ -276,6 +320,29 @@ func (s *Store) Complete(ctx context.Context, name, product string, done Complet
 		r.Completed = r.Completed[:MaxCompleted]
 	}
 	return s.edit(ctx, func(d *document) { d.Releases[name] = r })
+}
+
+// Choose records which release is being applied. Recording the same one again
+// changes nothing.
+func (s *Store) Choose(ctx context.Context, name string, chosen Chosen) error {
+	r := s.Release(name)
+	if r.Chosen != nil && *r.Chosen == chosen {
+		return nil
+	}
+	r.Chosen = &chosen
+	return s.edit(ctx, func(d *document) { d.Releases[name] = r })
+}
+
+// DropRelease forgets a ClusterRelease that was deleted; its product's
+// high-water mark is kept elsewhere and stays.
+func (s *Store) DropRelease(ctx context.Context, name string) error {
+	s.mu.Lock()
+	_, ok := s.doc.Releases[name]
+	s.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return s.edit(ctx, func(d *document) { delete(d.Releases, name) })
 }
 
 // edit changes the document in the cluster, then in memory.

@@ -30,6 +30,7 @@ const (
 	ReasonAccepted      = "PayloadLoaded"
 	ReasonVerified      = "Verified"
 	ReasonYielded       = "FieldYielded"
+	ReasonDependency    = "DependencyNotReady"
 )
 
 // ReleaseFacts is everything that a ClusterRelease's status is made from.
@@ -42,6 +43,10 @@ type ReleaseFacts struct {
 	// Held is why nothing may act on the object now: a brake, or that the spec
 	// isn't what the source said. Empty: nothing holds it.
 	Held HeldBy
+	// Waiting says for which other release this one waits, "" for none.
+	Waiting string
+	// Insecure are the development doors that are open.
+	Insecure []string
 	// Yielded are fields that were left to other controllers, one line each.
 	Yielded []string
 	// Now is the time of the observation.
@@ -158,6 +163,9 @@ func stamp(t time.Time) *metav1.Time {
 
 // releaseConditions decides the conditions from the new status.
 func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Condition {
+	if f.Waiting != "" && f.Held.Reason == "" {
+		f.Held = HeldBy{ReasonDependency, f.Waiting}
+	}
 	if f.Worker == nil {
 		reason, message := ReasonPending, "waiting for the first look at the release"
 		if f.Held.Reason != "" {
@@ -173,7 +181,7 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 	available := availability(next)
 	failing := failure(f.Worker)
 	progressing := progressing(next, f)
-	out := []Condition{accepted, verified, available, failing, progressing, upgradeable(f), yielded(f)}
+	out := []Condition{accepted, verified, available, failing, progressing, upgradeable(f), yielded(f), insecure(f.Insecure)}
 	return append(out, summary(next, f, accepted, failing, progressing)...)
 }
 
@@ -288,8 +296,10 @@ func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, fail
 	switch {
 	case f.Held.Reason != "":
 		ready.Reason, ready.Message = f.Held.Reason, f.Held.Message
-		stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, f.Held.Reason, f.Held.Message
-		reconciling.Status = metav1.ConditionFalse
+		// A wait for another release ends by itself; a brake doesn't.
+		waits := f.Held.Reason == ReasonDependency
+		stalled.Status, stalled.Reason, stalled.Message = Bool(!waits), f.Held.Reason, f.Held.Message
+		reconciling.Status, reconciling.Reason, reconciling.Message = Bool(waits), f.Held.Reason, f.Held.Message
 	case accepted.Status == metav1.ConditionFalse:
 		text := fmt.Sprintf("%s refused, %s: %s: %s", f.Spec.Desired.Version, running, accepted.Reason, accepted.Message)
 		ready.Reason, ready.Message = accepted.Reason, text

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command lockstep-reconciler runs in the cluster: it reads the Git sources,
+// verifies and applies releases, drives the hosts' operating systems and
+// writes status back.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/reconciler"
+)
+
+// version is set by the linker; "dev" otherwise.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lockstep-reconciler:", err)
+		os.Exit(1)
+	}
+}
+
+// flags are the command line, as given.
+type flags struct {
+	kubeconfig string
+	logFormat  string
+	logLevel   string
+	rootDigest string
+	options    reconciler.Options
+}
+
+// run parses the command line and runs the operator until ctx ends.
+func run(ctx context.Context, args []string, stderr io.Writer) error {
+	f, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log, err := newLogger(f.logFormat, f.logLevel, stderr)
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(log)
+	klog.SetLogger(log.V(1))
+	cfg, err := clusterConfig(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	if f.rootDigest != "" {
+		if f.options.TrustRootDigest, err = trust.ParseDigest(f.rootDigest); err != nil {
+			return fmt.Errorf("--trust-root-digest: %w", err)
+		}
+	}
+	f.options.Config, f.options.Log, f.options.Version, f.options.Now = cfg, log, version, time.Now
+	operator, err := reconciler.New(ctx, f.options)
+	if err != nil {
+		return err
+	}
+	log.Info("starting", "version", version, "server", cfg.Host)
+	return operator.Run(ctx)
+}
+
+func parse(args []string, stderr io.Writer) (flags, error) {
+	var f flags
+	o := &f.options
+	fs := flag.NewFlagSet("lockstep-reconciler", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "path of a kubeconfig; empty: $KUBECONFIG, or the pod's own service account")
+	fs.StringVar(&f.logFormat, "log-format", "json", "json, or console for people")
+	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info or error")
+	fs.StringVar(&f.rootDigest, "trust-root-digest", "", "sha256 digest of the first trust document, pinned at installation; later ones follow by signature")
+	fs.StringVar(&o.StateDir, "state-dir", "/var/lib/lockstep", "directory for mirrors of Git sources; it may be lost at any time")
+	fs.StringVar(&o.RegistriesFile, "registries", "", "file that says how registries are reached: mirrors, CAs, credentials")
+	fs.BoolVar(&o.AllowLoopbackRegistries, "allow-loopback-registries", false, "for development: registries on loopback addresses, without TLS")
+	fs.BoolVar(&o.AllowInsecureSources, "allow-insecure-sources", false, "for development: Git sources over http and file; shown as condition Insecure")
+	fs.StringVar(&o.AgentPKIDir, "agent-pki", "", "directory with hosts-ca.crt, caller.crt and caller.key for speaking to agents; empty: no host is driven")
+	fs.StringVar(&o.ClusterUID, "cluster-uid", "", "identity of the cluster in certificates and fences; empty: the UID of namespace kube-system")
+	fs.StringVar(&o.ServiceAccount, "service-account", "lockstep-reconciler", "the service account that this process runs as")
+	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "act only while holding the lease")
+	fs.DurationVar(&o.LeaseDuration, "lease-duration", 30*time.Second, "how long a silent leader keeps the lease")
+	fs.StringVar(&o.MetricsAddress, "metrics-address", "127.0.0.1:8080", "address of the metrics server; 0 for none")
+	fs.StringVar(&o.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz; 0 for none")
+	fs.StringVar(&o.EventsAddress, "events-address", "", "address of a Flux notification-controller that receives events")
+	if err := fs.Parse(args); err != nil {
+		return f, err
+	}
+	if fs.NArg() > 0 {
+		return f, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	dir, err := filepath.Abs(o.StateDir)
+	if err != nil {
+		return f, fmt.Errorf("--state-dir: %w", err)
+	}
+	o.StateDir = dir
+	return f, nil
+}
+
+// newLogger makes a zap logger: JSON with stable keys by default.
+func newLogger(format, level string, out io.Writer) (logr.Logger, error) {
+	lvl, err := zapcore.ParseLevel(level)
+	if err != nil {
+		return logr.Discard(), fmt.Errorf("--log-level %q: want debug, info or error", level)
+	}
+	cfg := zap.NewProductionEncoderConfig()
+	cfg.TimeKey, cfg.EncodeTime = "time", zapcore.RFC3339NanoTimeEncoder
+	var enc zapcore.Encoder
+	switch format {
+	case "json":
+		enc = zapcore.NewJSONEncoder(cfg)
+	case "console":
+		cfg.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+		enc = zapcore.NewConsoleEncoder(cfg)
+	default:
+		return logr.Discard(), fmt.Errorf("--log-format %q: want json or console", format)
+	}
+	return zapr.NewLogger(zap.New(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(out)), lvl))), nil
+}
+
+// clusterConfig finds the API server: the file, the environment, the pod.
+func clusterConfig(path string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = path
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("cluster configuration: %w; set --kubeconfig or KUBECONFIG, or run in a pod", err)
+	}
+	// The server has priority and fairness; a limit here would only make
+	// queues that nobody sees.
+	cfg.QPS = -1
+	cfg.UserAgent = "lockstep-reconciler/" + version
+	return cfg, nil
+}

@@ -1,0 +1,118 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/precondition"
+	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/apply"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+// checks gathers the facts that preconditions are judged by. It implements
+// worker.Preconditions.
+type checks struct {
+	name      string
+	engine    *apply.Engine
+	store     *accepted.Store
+	policy    func() *trust.Document
+	live      *live.Cache
+	reader    client.Reader
+	discovery discovery.ServerVersionInterface
+
+	mu   sync.Mutex
+	spec v1alpha1.ClusterReleaseSpec
+}
+
+// setSpec says what the ClusterRelease asks for now.
+func (c *checks) setSpec(spec *v1alpha1.ClusterReleaseSpec) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spec = *spec.DeepCopy()
+}
+
+// Check implements worker.Preconditions.
+func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payload.Payload, _ worker.Current) ([]precondition.Violation, error) {
+	c.mu.Lock()
+	spec := c.spec
+	c.mu.Unlock()
+	f := &precondition.Facts{Target: target, Managed: c.engine.CreatedObjects()}
+	for _, done := range c.store.Release(c.name).Completed {
+		f.Completed = append(f.Completed, done.Version)
+	}
+	if len(f.Completed) > 0 {
+		f.Current = f.Completed[0]
+	}
+	if spec.Rollback != nil {
+		f.RollbackTo = spec.Rollback.To
+	}
+	if doc := c.policy(); doc != nil {
+		f.Floor = doc.Floors[target.Product]
+	}
+	policy := policyOf(&spec)
+	f.Prune, f.MaxPruned = policy.prune, policy.maxFraction
+	if n := len(spec.Overrides); n > 0 {
+		f.Blockers = append(f.Blockers, precondition.Blocker{
+			Name: "ClusterRelease/" + c.name, Reason: "ClusterReleaseOverrides", Message: fmt.Sprintf("%d objects are unmanaged", n),
+		})
+	}
+	if err := c.cluster(ctx, f); err != nil {
+		return nil, err
+	}
+	return precondition.Evaluate(f, desired.Waivers), nil
+}
+
+// cluster reads what the checks want to know of the cluster.
+func (c *checks) cluster(ctx context.Context, f *precondition.Facts) error {
+	version, err := c.discovery.ServerVersion()
+	if err != nil {
+		return fmt.Errorf("version of the API server: %w", err)
+	}
+	f.APIServer = version.GitVersion
+	var nodes corev1.NodeList
+	if err := c.reader.List(ctx, &nodes); err != nil {
+		return fmt.Errorf("list the nodes: %w", err)
+	}
+	f.Kubelets = map[string]string{}
+	for i := range nodes.Items {
+		f.Kubelets[nodes.Items[i].Name] = nodes.Items[i].Status.NodeInfo.KubeletVersion
+	}
+	f.Serves = func(gvk schema.GroupVersionKind) bool {
+		_, err := c.live.Mapping(gvk)
+		// An error of another kind says nothing against it.
+		return err == nil || !live.IsNoMatch(err)
+	}
+	f.StoredVersions = map[string][]string{}
+	for i := range f.Target.Manifests {
+		m := &f.Target.Manifests[i]
+		if m.ID.Group != apiextensionsv1.GroupName || m.Delete {
+			continue
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		err := c.reader.Get(ctx, client.ObjectKey{Name: m.ID.Name}, &crd)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read definition %s: %w", m.ID.Name, err)
+		}
+		f.StoredVersions[m.ID.Name] = crd.Status.StoredVersions
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/status"
+	"github.com/lockstep-dev/lockstep/sources"
+	"github.com/lockstep-dev/lockstep/sources/desired"
+)
+
+// sourceReconciler makes the declared objects in the cluster what a Git
+// repository says.
+type sourceReconciler struct {
+	base
+	opts    Options
+	sources *sourceRuntimes
+	decoder *desired.Decoder
+}
+
+// Reconcile implements the controller of GitSource: fetch, decode, dry-run
+// everything, apply everything. A refusal at any step applies nothing, and what
+// was accepted before goes on.
+func (r *sourceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if err := r.waitReady(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	var obj v1alpha1.GitSource
+	err := r.client.Get(ctx, req.NamespacedName, &obj)
+	if apierrors.IsNotFound(err) {
+		r.sources.drop(req.Name)
+		return ctrl.Result{}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	before := obj.DeepCopy()
+	started := r.now()
+	if held := r.held(&obj, obj.Spec.Suspend); held.Reason != "" {
+		r.conclude(&obj, look{held: held})
+		return ctrl.Result{}, r.patchStatus(ctx, before, &obj)
+	}
+	result := r.look(ctx, &obj)
+	if errors.Is(result.err, accepted.ErrLost) || errors.Is(result.err, context.Canceled) {
+		return ctrl.Result{}, result.err
+	}
+	logOnce(log.FromContext(ctx), result.err, "the source can't be accepted")
+	r.conclude(&obj, result)
+	obj.Status.LastHandledRequest = foreign.Line(obj.Annotations[v1alpha1.AnnotationRequestedAt])
+	if err := r.patchStatus(ctx, before, &obj); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: r.pause(&obj, result, r.now().Sub(started))}, nil
+}
+
+// look is what one look at a source came to.
+type look struct {
+	held status.HeldBy
+	// attempted is the newest revision seen.
+	attempted sources.Revision
+	snapshot  *sources.Snapshot
+	// acceptedNow is set when a revision was accepted in this look.
+	acceptedNow bool
+	// orphaned are objects that left Git and were kept.
+	orphaned []string
+	err      error
+}
+
+// pause is the time to the next look: the interval with a tenth of jitter, or
+// sooner after something that may pass.
+func (r *sourceReconciler) pause(obj *v1alpha1.GitSource, l look, took time.Duration) time.Duration {
+	interval := obj.Spec.Interval.Duration
+	if l.err != nil && retriable(l.err) {
+		interval = min(interval, max(5*time.Second, 2*took))
+	}
+	return interval + time.Duration(rand.Int64N(int64(interval)/10+1)) //nolint:gosec // jitter is no secret
+}
+
+// look fetches, decodes and applies.
+func (r *sourceReconciler) look(ctx context.Context, obj *v1alpha1.GitSource) look {
+	rt, err := r.sources.get(obj)
+	if err != nil {
+		return look{err: err}
+	}
+	record, _ := r.store.Source(obj.Name)
+	request := sources.Request{AcceptRewind: obj.Annotations[v1alpha1.AnnotationAcceptRewind]}
+	if request.AcceptRewind == record.SpentRewind {
+		request.AcceptRewind = ""
+	}
+	if record.Revision != "" {
+		if request.Accepted, err = sources.ParseRevision(record.Revision); err != nil {
+			return look{err: fmt.Errorf("accepted revision of GitSource/%s: %w", obj.Name, err)}
+		}
+		request.Accepted.Tree = record.Tree
+	}
+	snap, err := rt.git.Fetch(ctx, request)
+	if err != nil {
+		out := look{err: err}
+		var a interface{ Attempted() sources.Revision }
+		if errors.As(err, &a) {
+			out.attempted = a.Attempted()
+		}
+		out.orphaned, _ = r.keep(ctx, obj, rt, request.Accepted, record)
+		return out
+	}
+	out := look{attempted: snap.Revision, snapshot: snap}
+	state, err := r.decode(ctx, obj, snap)
+	if err == nil {
+		err = r.judge(ctx, state)
+	}
+	if err != nil {
+		out.err = err
+		out.orphaned, _ = r.keep(ctx, obj, rt, request.Accepted, record)
+		return out
+	}
+	r.sources.update(func() { rt.pending = state })
+	defer r.sources.update(func() { rt.pending = nil })
+	next, orphaned, err := r.applyState(ctx, obj, rt, state, record)
+	if err != nil {
+		out.err = err
+		return out
+	}
+	out.orphaned = orphaned
+	out.acceptedNow = record.Revision != snap.Revision.String() || record.Tree != snap.Revision.Tree
+	next.URL, next.Cluster = obj.Spec.URL, obj.Spec.Cluster
+	next.Revision, next.Tree = snap.Revision.String(), snap.Revision.Tree
+	next.Subject, next.Signer = foreign.Line(snap.Subject), signerText(snap.Signer)
+	next.Time, next.SpentRewind = record.Time, record.SpentRewind
+	if out.acceptedNow {
+		next.Time = r.now().UTC().Truncate(time.Second)
+		if request.AcceptRewind != "" && request.AcceptRewind == snap.Revision.Hash {
+			next.SpentRewind = request.AcceptRewind
+		}
+	}
+	if !sameSource(record, next) {
+		if err := r.store.SetSource(ctx, obj.Name, next); err != nil {
+			out.err = err
+			return out
+		}
+	}
+	r.sources.update(func() { rt.state = state })
+	return out
+}
+
+// keep goes on with what was accepted while the newest can't be: drift of the
+// declared objects is repaired from memory or, after a restart, from the mirror.
+func (r *sourceReconciler) keep(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, rev sources.Revision, record accepted.Source) ([]string, error) {
+	state := rt.state
+	if state == nil {
+		if rev.IsZero() {
+			return nil, nil
+		}
+		snap, err := rt.git.At(ctx, rev)
+		if err != nil {
+			return nil, err
+		}
+		if state, err = r.decode(ctx, obj, snap); err != nil {
+			return nil, err
+		}
+		r.sources.update(func() { rt.state = state })
+	}
+	_, orphaned, err := r.applyState(ctx, obj, rt, state, record)
+	return orphaned, err
+}
+
+// decode reads what a snapshot declares.
+func (r *sourceReconciler) decode(ctx context.Context, obj *v1alpha1.GitSource, snap *sources.Snapshot) (*desired.State, error) {
+	reader := &desired.Reader{Name: obj.Name, Spec: obj.Spec}
+	if current, ok := r.store.Trust(r.now()); ok {
+		reader.Prefixes = current.Document.Sources
+	}
+	return r.decoder.Decode(ctx, desired.Request{Revision: snap.Revision, FS: snap.FS, Path: obj.Spec.Path, Reader: reader})
+}
+
+// judge refuses a whole state for a trust document that doesn't follow the one
+// in force: one commit is one change.
+func (r *sourceReconciler) judge(_ context.Context, state *desired.State) error {
+	now := r.now()
+	current, ok := r.store.Trust(now)
+	for _, policy := range state.TrustPolicies {
+		raw := []byte(policy.Spec.Envelope)
+		var err error
+		switch {
+		case ok:
+			_, err = trust.Accept(&current, raw, now)
+		case r.opts.TrustRootDigest != "":
+			_, err = trust.Pin(raw, r.opts.TrustRootDigest, now)
+		}
+		if err != nil {
+			return fmt.Errorf("TrustPolicy/%s: %w", policy.Name, err)
+		}
+	}
+	return nil
+}
+
+// sameSource reports whether storing next would change nothing.
+func sameSource(a, b accepted.Source) bool {
+	if a.Revision != b.Revision || a.Tree != b.Tree || a.URL != b.URL || a.Cluster != b.Cluster || a.SpentRewind != b.SpentRewind || a.Signer != b.Signer {
+		return false
+	}
+	return sameMap(a.Objects, b.Objects) && sameMap(a.UIDs, b.UIDs)
+}
+
+func sameMap(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if b[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+func signerText(s *sources.Signer) string {
+	if s == nil {
+		return ""
+	}
+	return foreign.Line(fmt.Sprintf("%s (%s %s)", s.Name, s.Format, s.Fingerprint))
+}
+
+// conclude sets the status from what the look came to.
+func (r *sourceReconciler) conclude(obj *v1alpha1.GitSource, l look) {
+	now := metav1.NewTime(r.now().UTC().Truncate(time.Second))
+	s := &obj.Status
+	s.ObservedGeneration = obj.Generation
+	if record, ok := r.store.Source(obj.Name); ok && record.Revision != "" {
+		s.AcceptedRevision = &v1alpha1.Revision{
+			Revision: record.Revision, Tree: record.Tree, Subject: record.Subject, Signer: record.Signer, Time: metav1.NewTime(record.Time),
+		}
+	}
+	if !l.attempted.IsZero() && (s.AttemptedRevision == nil || s.AttemptedRevision.Revision != l.attempted.String()) {
+		s.AttemptedRevision = &v1alpha1.Revision{Revision: l.attempted.String(), Tree: l.attempted.Tree, Time: now}
+		if l.snapshot != nil {
+			s.AttemptedRevision.Subject, s.AttemptedRevision.Signer = foreign.Line(l.snapshot.Subject), signerText(l.snapshot.Signer)
+		}
+	}
+	if l.held.Reason == "" {
+		s.Orphaned = l.orphaned
+	}
+	s.Conditions = status.Fold(s.Conditions, obj.Generation, now, status.Source(status.SourceFacts{
+		Spec: obj.Spec, Accepted: s.AcceptedRevision, Attempted: l.attempted.String(), Held: l.held,
+		Err: l.err, Reason: reasonOf(l.err, "ApplyFailed"), Retriable: retriable(l.err),
+		Insecure: r.insecure(obj),
+	}))
+}
+
+// insecure lists the development doors that are open.
+func (r *sourceReconciler) insecure(obj *v1alpha1.GitSource) []string {
+	out := r.opts.doors()
+	if obj.Spec.Verify == nil {
+		out = append(out, "commits aren't verified (spec.verify)")
+	}
+	return out
+}

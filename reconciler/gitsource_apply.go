@@ -1,0 +1,282 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/sources/desired"
+)
+
+// applyState makes the declared objects what the state says: all of them are
+// tried first (server-side dry-run), so that a refusal of one applies none.
+// It returns what is to be remembered and which objects left Git but were kept.
+func (r *sourceReconciler) applyState(
+	ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, state *desired.State, record accepted.Source,
+) (accepted.Source, []string, error) {
+	next := accepted.Source{Objects: map[string]string{}, UIDs: map[string]string{}}
+	stale, err := r.stale(ctx, obj, rt, state)
+	if err != nil {
+		return next, nil, err
+	}
+	for _, o := range stale {
+		if err := r.patch(ctx, obj, o.Manifest.DeepCopy(), o, client.DryRunAll); err != nil {
+			return next, nil, err
+		}
+	}
+	for _, o := range stale {
+		if err := r.apply(ctx, obj, o); err != nil {
+			return next, nil, err
+		}
+		r.sources.update(func() { rt.applied[objectKey(o)] = manifestHash(o) })
+	}
+	for _, o := range state.Objects {
+		next.Objects[objectKey(o)] = o.Hash
+	}
+	if next.UIDs, err = r.uids(ctx, state); err != nil {
+		return next, nil, err
+	}
+	orphaned, err := r.prune(ctx, obj, record, &next)
+	return next, orphaned, err
+}
+
+func objectKey(o desired.Object) string { return o.Kind + "/" + o.Name }
+
+// manifestHash identifies a declared manifest, labels and annotations included.
+func manifestHash(o desired.Object) string {
+	raw, err := json.Marshal(o.Manifest)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(raw))
+}
+
+// stale returns the declared objects that aren't in the cluster as they are
+// declared. It reads the cache: an unchanged state costs no request.
+func (r *sourceReconciler) stale(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, state *desired.State) ([]desired.Object, error) {
+	var out []desired.Object
+	for _, o := range state.Objects {
+		if err := r.foreignOwner(obj, o); err != nil {
+			return nil, err
+		}
+		live, spec, err := r.read(ctx, o.Kind, o.Name)
+		if err != nil {
+			return nil, err
+		}
+		if live == nil {
+			out = append(out, o)
+			continue
+		}
+		hash, err := desired.SpecHash(spec)
+		if err != nil {
+			return nil, err
+		}
+		if hash != o.Hash || rt.applied[objectKey(o)] != manifestHash(o) || live.GetAnnotations()[v1alpha1.AnnotationSource] != obj.Name {
+			out = append(out, o)
+		}
+	}
+	return out, nil
+}
+
+// foreignOwner refuses an object that another GitSource declares.
+func (r *sourceReconciler) foreignOwner(obj *v1alpha1.GitSource, o desired.Object) error {
+	other, _, ok := r.store.Owner(o.Kind, o.Name)
+	if !ok || other == obj.Name {
+		return nil
+	}
+	return &reasonError{"OwnedByOther", true, fmt.Errorf(
+		"%s:%d: %s/%s is declared by GitSource/%s too; remove it from one of them", foreign.Line(o.File), o.Line, o.Kind, o.Name, other)}
+}
+
+// read returns a declared object as it is in the cache, and its spec; nil where
+// it doesn't exist.
+func (r *sourceReconciler) read(ctx context.Context, kind, name string) (client.Object, any, error) {
+	var (
+		live client.Object
+		spec func() any
+	)
+	switch kind {
+	case v1alpha1.KindGitSource:
+		o := &v1alpha1.GitSource{}
+		live, spec = o, func() any { return o.Spec }
+	case v1alpha1.KindClusterRelease:
+		o := &v1alpha1.ClusterRelease{}
+		live, spec = o, func() any { return o.Spec }
+	case v1alpha1.KindNodeOS:
+		o := &v1alpha1.NodeOS{}
+		live, spec = o, func() any { return o.Spec }
+	case v1alpha1.KindTrustPolicy:
+		o := &v1alpha1.TrustPolicy{}
+		live, spec = o, func() any { return o.Spec }
+	default:
+		return nil, nil, fmt.Errorf("kind %s isn't one that a source declares", kind)
+	}
+	err := r.client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: name}, live)
+	if apierrors.IsNotFound(err) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read %s/%s: %w", kind, name, err)
+	}
+	return live, spec(), nil
+}
+
+// apply applies one declared object. Where others have added fields to the
+// spec, which an apply can't take away, the whole spec is put back.
+func (r *sourceReconciler) apply(ctx context.Context, obj *v1alpha1.GitSource, o desired.Object) error {
+	live := o.Manifest.DeepCopy()
+	if err := r.patch(ctx, obj, live, o); err != nil {
+		return err
+	}
+	hash, err := unstructuredSpecHash(live)
+	if err != nil || hash == o.Hash {
+		return err
+	}
+	return r.replaceSpec(ctx, live, o, fieldOwner(obj))
+}
+
+func fieldOwner(obj *v1alpha1.GitSource) client.FieldOwner {
+	return client.FieldOwner("lockstep:gitsource/" + obj.Name)
+}
+
+// patch is a forced server-side apply of u, which holds the answer afterwards,
+// as the manager of this source.
+func (r *sourceReconciler) patch(ctx context.Context, obj *v1alpha1.GitSource, u *unstructured.Unstructured, o desired.Object, opts ...client.PatchOption) error {
+	annotations := u.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.AnnotationSource] = obj.Name
+	u.SetAnnotations(annotations)
+	raw, err := u.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("encode %s/%s: %w", o.Kind, o.Name, err)
+	}
+	opts = append(opts, fieldOwner(obj), client.ForceOwnership)
+	if err := r.client.Patch(ctx, u, client.RawPatch(types.ApplyPatchType, raw), opts...); err != nil {
+		return declaredError(o, err)
+	}
+	return nil
+}
+
+// replaceSpec puts the declared spec in the place of the live one.
+func (r *sourceReconciler) replaceSpec(ctx context.Context, live *unstructured.Unstructured, o desired.Object, owner client.FieldOwner) error {
+	spec, found, err := unstructured.NestedFieldCopy(o.Manifest.Object, "spec")
+	if err != nil || !found {
+		return fmt.Errorf("%s/%s has no spec", o.Kind, o.Name)
+	}
+	live.Object["spec"] = spec
+	live.SetManagedFields(nil)
+	if err := r.client.Update(ctx, live, owner); err != nil {
+		return declaredError(o, err)
+	}
+	return nil
+}
+
+// unstructuredSpecHash is desired.SpecHash of an object as the server answered.
+func unstructuredSpecHash(u *unstructured.Unstructured) (string, error) {
+	raw, err := json.Marshal(u.Object["spec"])
+	if err != nil {
+		return "", fmt.Errorf("encode the spec of %s: %w", u.GetName(), err)
+	}
+	var spec any
+	switch u.GetKind() {
+	case v1alpha1.KindGitSource:
+		spec = &v1alpha1.GitSourceSpec{}
+	case v1alpha1.KindClusterRelease:
+		spec = &v1alpha1.ClusterReleaseSpec{}
+	case v1alpha1.KindNodeOS:
+		spec = &v1alpha1.NodeOSSpec{}
+	case v1alpha1.KindTrustPolicy:
+		spec = &v1alpha1.TrustPolicySpec{}
+	default:
+		return "", fmt.Errorf("kind %s isn't one that a source declares", u.GetKind())
+	}
+	if err := json.Unmarshal(raw, spec); err != nil {
+		return "", fmt.Errorf("spec of %s: %w", u.GetName(), err)
+	}
+	return desired.SpecHash(spec)
+}
+
+// declaredError names where the refused object is declared. What the server
+// calls invalid or forbidden stays so until Git or the cluster's rules change.
+func declaredError(o desired.Object, err error) error {
+	where := fmt.Errorf("%s:%d: %s/%s: %w", foreign.Line(o.File), o.Line, o.Kind, o.Name, err)
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return &reasonError{"InvalidDesiredState", false, where}
+	}
+	if apierrors.IsForbidden(err) {
+		return &reasonError{"Forbidden", true, where}
+	}
+	return &reasonError{"ApplyFailed", true, where}
+}
+
+// uids reads the identities of the declared objects after the apply.
+func (r *sourceReconciler) uids(ctx context.Context, state *desired.State) (map[string]string, error) {
+	out := map[string]string{}
+	for _, o := range state.Objects {
+		live, _, err := r.read(ctx, o.Kind, o.Name)
+		if err != nil {
+			return nil, err
+		}
+		if live != nil {
+			out[objectKey(o)] = string(live.GetUID())
+		}
+	}
+	return out, nil
+}
+
+// prune deletes what left Git. Objects of our kinds are deleted only where they
+// carry lockstep.dev/prune: enabled themselves, and still are the objects that
+// this source declared; all others are kept, reported, and go on being
+// reconciled as they were declared last.
+func (r *sourceReconciler) prune(ctx context.Context, obj *v1alpha1.GitSource, record accepted.Source, next *accepted.Source) ([]string, error) {
+	var orphaned []string
+	for _, key := range slices.Sorted(maps.Keys(record.Objects)) {
+		if _, declared := next.Objects[key]; declared {
+			continue
+		}
+		kind, name, _ := strings.Cut(key, "/")
+		live, _, err := r.read(ctx, kind, name)
+		if err != nil {
+			return nil, err
+		}
+		if live == nil {
+			continue
+		}
+		enabled := obj.Spec.Prune == nil || *obj.Spec.Prune
+		ours := string(live.GetUID()) == record.UIDs[key] && live.GetAnnotations()[v1alpha1.AnnotationSource] == obj.Name
+		if enabled && ours && live.GetAnnotations()[v1alpha1.AnnotationPrune] == v1alpha1.PruneEnabled {
+			uid := live.GetUID()
+			err := r.client.Delete(ctx, live, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationForeground))
+			if err != nil && !apierrors.IsNotFound(err) {
+				return nil, errors.Join(fmt.Errorf("delete %s, which left Git", key), err)
+			}
+			r.event(obj, "Normal", "Pruned", key+" left Git and was deleted")
+			continue
+		}
+		next.Objects[key], next.UIDs[key] = record.Objects[key], record.UIDs[key]
+		orphaned = append(orphaned, key)
+	}
+	if len(orphaned) > 100 {
+		orphaned = orphaned[:100]
+	}
+	return orphaned, nil
+}

@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+// releaseMetrics are the metrics of releases that the engine itself doesn't
+// keep; those are in package apply, those of conditions in fluxcd's recorder.
+type releaseMetrics struct {
+	info      *prometheus.GaugeVec
+	manifests *prometheus.GaugeVec
+	errors    *prometheus.CounterVec
+	hosts     *prometheus.GaugeVec
+}
+
+func newReleaseMetrics() *releaseMetrics {
+	return &releaseMetrics{
+		info: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lockstep_release_info", Help: "The version of a release in each of its roles: desired, accepted, applied.",
+		}, []string{"release", "role", "version"}),
+		manifests: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lockstep_release_manifests", Help: "Manifests of the accepted release by state: done, skipped, total.",
+		}, []string{"release", "state"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lockstep_release_payload_errors_total", Help: "Refusals of a desired release, by reason.",
+		}, []string{"release", "reason"}),
+		hosts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lockstep_nodeos_hosts", Help: "Hosts of a pool by state.",
+		}, []string{"nodeos", "state"}),
+	}
+}
+
+func (m *releaseMetrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.info, m.manifests, m.errors, m.hosts}
+}
+
+// release records where a release stands.
+func (m *releaseMetrics) release(obj *v1alpha1.ClusterRelease, w *worker.SyncWorkerStatus) {
+	m.info.DeletePartialMatch(prometheus.Labels{"release": obj.Name})
+	for role, ref := range map[string]*v1alpha1.ReleaseRef{"desired": obj.Status.Desired, "accepted": obj.Status.Accepted, "applied": obj.Status.Applied} {
+		if ref != nil {
+			m.info.WithLabelValues(obj.Name, role, ref.Version).Set(1)
+		}
+	}
+	for state, n := range map[string]int{"done": w.Done, "skipped": w.Skipped, "total": w.Total} {
+		m.manifests.WithLabelValues(obj.Name, state).Set(float64(n))
+	}
+}
+
+// forget drops what is known of a release that is gone.
+func (m *releaseMetrics) forget(name string) {
+	match := prometheus.Labels{"release": name}
+	m.info.DeletePartialMatch(match)
+	m.manifests.DeletePartialMatch(match)
+	m.errors.DeletePartialMatch(match)
+}
+
+// pool records where a pool stands.
+func (m *releaseMetrics) pool(obj *v1alpha1.NodeOS) {
+	c := obj.Status.Counts
+	for state, n := range map[string]int32{
+		"total": c.Total, "updated": c.Updated, "staged": c.Staged, "in_flight": c.InFlight, "failed": c.Failed, "quarantined": c.Quarantined, "held": c.Held,
+	} {
+		m.hosts.WithLabelValues(obj.Name, state).Set(float64(n))
+	}
+}

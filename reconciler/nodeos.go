@@ -1,0 +1,285 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/verify"
+	"github.com/lockstep-dev/lockstep/reconciler/ledger"
+	"github.com/lockstep-dev/lockstep/reconciler/rollout/executor"
+	"github.com/lockstep-dev/lockstep/reconciler/status"
+	"github.com/lockstep-dev/lockstep/sources"
+	"github.com/lockstep-dev/lockstep/sources/desired"
+)
+
+// slotFinalizer keeps a NodeOS while one of its hosts is in flight, and only
+// then: a host that is being rebooted must not be forgotten.
+const slotFinalizer = "lockstep.dev/slot"
+
+// poolReconciler drives the hosts of a NodeOS to its operating system.
+type poolReconciler struct {
+	base
+	sources  *sourceRuntimes
+	releases *releases
+	hosts    *hostRuntime
+	decoder  *desired.Decoder
+	images   *imageAccess
+	// fatal ends the process: another leader has taken over.
+	fatal func(error)
+
+	mu       sync.Mutex
+	verified map[string]osVerdict
+	specs    map[string]string
+}
+
+// osVerdict is what the verification of an OS image came to, for one policy.
+type osVerdict struct {
+	key     string
+	product string
+	err     error
+	at      time.Time
+}
+
+// retryUnverified is how often a refused image is looked at again.
+const retryUnverified = 30 * time.Second
+
+// Reconcile implements the controller of NodeOS: one pass of the executor.
+func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if err := r.waitReady(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	var obj v1alpha1.NodeOS
+	err := r.client.Get(ctx, req.NamespacedName, &obj)
+	if apierrors.IsNotFound(err) {
+		r.hosts.forgetPool(req.Name)
+		return ctrl.Result{}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	before := obj.DeepCopy()
+	if held := r.notMeant(ctx, &obj); held.Reason != "" {
+		obj.Status.ObservedGeneration = obj.Generation
+		obj.Status.Conditions = status.Fold(obj.Status.Conditions, obj.Generation, metav1.NewTime(r.now()), heldConditions(held))
+		return ctrl.Result{RequeueAfter: 5 * time.Second}, r.patchStatus(ctx, before, &obj)
+	}
+	pool := executor.Pool{NodeOS: &obj}
+	verdict := r.verify(ctx, &obj)
+	pool.Product = verdict.product
+	if verdict.err != nil {
+		pool.Unverified, pool.UnverifiedReason = verdict.err.Error(), reasonOf(verdict.err, "FetchFailed")
+	}
+	if err := r.hosts.ready(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	result, err := r.hosts.executor.Pass(ctx, pool)
+	if errors.Is(err, ledger.ErrSuperseded) {
+		r.fatal(err)
+		return ctrl.Result{}, nil
+	}
+	if err != nil {
+		return r.refuse(ctx, before, &obj, err)
+	}
+	for _, p := range result.Problems {
+		logOnce(log.FromContext(ctx).WithValues("host", p.Host, "step", p.Step), p.Err, "a step has to be repeated")
+	}
+	for _, s := range result.Done {
+		log.FromContext(ctx).Info("step", "host", s.Node, "step", s.Kind, "attempt", s.Attempt)
+	}
+	r.hosts.setRollouts(obj.Name, result.Decision.Status.States)
+	result.Decision.Status.Apply(&obj, r.now())
+	r.gauges.pool(&obj)
+	if err := r.keepFinalizer(ctx, &obj, result.Decision.Status.Counts.InFlight > 0); err != nil {
+		return ctrl.Result{}, err
+	}
+	before.ResourceVersion = obj.ResourceVersion
+	if err := r.patchStatus(ctx, before, &obj); err != nil {
+		return ctrl.Result{}, err
+	}
+	again := result.Again
+	if verdict.err != nil {
+		again = min(again, retryUnverified)
+	}
+	return ctrl.Result{RequeueAfter: again}, nil
+}
+
+// refuse shows why a pool can't be planned at all.
+func (r *poolReconciler) refuse(ctx context.Context, before, obj *v1alpha1.NodeOS, err error) (ctrl.Result, error) {
+	reason := reasonOf(err, "")
+	if reason == "" {
+		return ctrl.Result{}, err
+	}
+	obj.Status.ObservedGeneration = obj.Generation
+	obj.Status.Conditions = status.Fold(obj.Status.Conditions, obj.Generation, metav1.NewTime(r.now()),
+		heldConditions(status.HeldBy{Reason: reason, Message: err.Error()}))
+	if err := r.patchStatus(ctx, before, obj); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: retryUnverified}, nil
+}
+
+func heldConditions(held status.HeldBy) []status.Condition {
+	return []status.Condition{
+		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: held.Reason, Message: held.Message},
+		{Type: v1alpha1.ConditionReconciling, Status: metav1.ConditionFalse, Reason: held.Reason, Message: held.Message},
+		{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: held.Reason, Message: held.Message},
+	}
+}
+
+// keepFinalizer sets or removes the finalizer, by a patch of its own.
+func (r *poolReconciler) keepFinalizer(ctx context.Context, obj *v1alpha1.NodeOS, inFlight bool) error {
+	has := controllerutil.ContainsFinalizer(obj, slotFinalizer)
+	if has == inFlight || inFlight && !obj.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	stored := obj.Status.DeepCopy()
+	before := obj.DeepCopy()
+	if inFlight {
+		controllerutil.AddFinalizer(obj, slotFinalizer)
+	} else {
+		controllerutil.RemoveFinalizer(obj, slotFinalizer)
+	}
+	err := r.client.Patch(ctx, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	obj.Status = *stored // the answer has the status as it is stored
+	return client.IgnoreNotFound(err)
+}
+
+// notMeant is wall 3 for a NodeOS, whether a source or a release declares it.
+func (r *poolReconciler) notMeant(ctx context.Context, obj *v1alpha1.NodeOS) status.HeldBy {
+	held := r.sources.notFromSource(obj, v1alpha1.KindNodeOS, obj.Spec)
+	if held.Reason == "" {
+		return held
+	}
+	if _, _, ok := r.store.Owner(v1alpha1.KindNodeOS, obj.Name); ok {
+		return held
+	}
+	manifest, release, ok := r.releases.manifest(payload.ObjectID{
+		Group: v1alpha1.Group, Kind: v1alpha1.KindNodeOS, Namespace: v1alpha1.Namespace, Name: obj.Name,
+	})
+	if !ok {
+		return held
+	}
+	want, err := r.manifestHash(ctx, manifest)
+	if err != nil {
+		return status.HeldBy{Reason: "InvalidManifest", Message: err.Error()}
+	}
+	live, err := desired.SpecHash(obj.Spec)
+	if err != nil || live != want {
+		return status.HeldBy{Reason: status.ReasonNotFromSource, Message: fmt.Sprintf(
+			"its spec isn't what ClusterRelease/%s said; it is being put back", release)}
+	}
+	return status.HeldBy{}
+}
+
+// manifestHash is the spec hash of a NodeOS in a payload, with its defaults.
+func (r *poolReconciler) manifestHash(ctx context.Context, m *payload.Manifest) (string, error) {
+	key := fmt.Sprintf("%x", m.Hash)
+	r.mu.Lock()
+	hash, ok := r.specs[key]
+	r.mu.Unlock()
+	if ok {
+		return hash, nil
+	}
+	files := sources.NewTreeBuilder(sources.Limits{})
+	if err := files.Add("nodeos.yaml", m.JSON, false); err != nil {
+		return "", err
+	}
+	tree, err := files.Build()
+	if err != nil {
+		return "", err
+	}
+	state, err := r.decoder.Decode(ctx, desired.Request{FS: tree, Path: "nodeos.yaml"})
+	if err != nil {
+		return "", err
+	}
+	hash, ok = state.Hash(v1alpha1.KindNodeOS, m.ID.Name)
+	if !ok {
+		return "", fmt.Errorf("%s: the manifest declares no NodeOS", m.ID)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.specs) > 100 {
+		clear(r.specs)
+	}
+	r.specs[key] = hash
+	return hash, nil
+}
+
+// originOf says who declares a NodeOS: a source, or the release that carries
+// it, whose source then is the one.
+func (r *poolReconciler) originOf(obj *v1alpha1.NodeOS) origin {
+	if from, _, ok := r.sources.origin(v1alpha1.KindNodeOS, obj.Name); ok {
+		return from
+	}
+	_, release, ok := r.releases.manifest(payload.ObjectID{
+		Group: v1alpha1.Group, Kind: v1alpha1.KindNodeOS, Namespace: v1alpha1.Namespace, Name: obj.Name,
+	})
+	if !ok {
+		return origin{}
+	}
+	from, _, _ := r.sources.origin(v1alpha1.KindClusterRelease, release)
+	return from
+}
+
+// verify checks the OS image's signatures, once for each image and policy; a
+// refusal is looked at again after a while, since a signature may appear.
+func (r *poolReconciler) verify(ctx context.Context, obj *v1alpha1.NodeOS) osVerdict {
+	from := r.originOf(obj)
+	current, ok := r.store.Trust(r.now())
+	var doc *trust.Document
+	policy := ""
+	if ok {
+		doc, policy = current.Document, current.Document.Digest().String()
+	}
+	key := strings.Join([]string{obj.Spec.OS.Image, obj.Spec.OS.Version, from.url, from.cluster, policy}, "\n")
+	now := r.now()
+	r.mu.Lock()
+	last, known := r.verified[obj.Name]
+	r.mu.Unlock()
+	if known && last.key == key && (last.err == nil || now.Sub(last.at) < retryUnverified) {
+		return last
+	}
+	verdict := osVerdict{key: key, at: now}
+	verifier, err := verify.New(verify.Config{
+		Registry: r.images.registry, Policy: func() *trust.Document { return doc }, Cluster: from.cluster, Now: r.now,
+	})
+	if err == nil {
+		var signed verify.Signed
+		// What ran before may be gone back to, whatever expired since.
+		signed, err = verifier.OS(ctx, verify.Request{
+			Name: obj.Name, Source: from.url, Image: obj.Spec.OS.Image, Version: obj.Spec.OS.Version, Standing: r.ran(obj),
+		})
+		verdict.product = signed.Product()
+	}
+	verdict.err = err
+	if errors.Is(err, context.Canceled) {
+		return verdict
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.verified[obj.Name] = verdict
+	return verdict
+}
+
+// ran reports whether the pool's hosts have committed the image before.
+func (r *poolReconciler) ran(obj *v1alpha1.NodeOS) bool {
+	c := obj.Status.Committed
+	return c != nil && c.Image == obj.Spec.OS.Image
+}

@@ -1,0 +1,330 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/discovery"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/apply"
+	"github.com/lockstep-dev/lockstep/reconciler/health"
+	"github.com/lockstep-dev/lockstep/reconciler/ledger"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+// applyWorkers is how many components of a release are applied at once.
+const applyWorkers = 16
+
+// releases hold the runtime of each ClusterRelease: its worker, its apply
+// engine and what they need.
+type releases struct {
+	group
+	opts   Options
+	store  *accepted.Store
+	ledger *ledger.Store
+	maps   typedcorev1.ConfigMapInterface
+	images *imageAccess
+	shared *applyShared
+	health *health.Checker
+	gauges *releaseMetrics
+	// reader reads from the API server, discovery asks for its version.
+	reader    client.Reader
+	discovery discovery.ServerVersionInterface
+	log       logr.Logger
+	// changed wakes the controller of the release with that name.
+	changed chan event.TypedGenericEvent[string]
+
+	mu     sync.Mutex
+	byName map[string]*releaseRuntime
+}
+
+// releaseRuntime is one ClusterRelease at work.
+type releaseRuntime struct {
+	name           string
+	serviceAccount string
+	deletion       v1alpha1.DeletionPolicy
+	worker         *worker.SyncWorker
+	engine         *apply.Engine
+	builder        *objectBuilder
+	retriever      *retriever
+	checks         *checks
+	stop           func()
+}
+
+func newReleases(o *Operator, images *imageAccess, shared *applyShared, checker *health.Checker) *releases {
+	maps := o.kube.CoreV1().ConfigMaps(v1alpha1.Namespace)
+	return &releases{
+		opts: o.opts, store: o.base.store, ledger: ledger.NewStore(maps), maps: maps,
+		images: images, shared: shared, health: checker, gauges: o.base.gauges, log: o.opts.Log.WithName("release"),
+		reader: o.manager.GetAPIReader(), discovery: o.kube.Discovery(),
+		changed: make(chan event.TypedGenericEvent[string], 64), byName: map[string]*releaseRuntime{},
+	}
+}
+
+// Start implements manager.Runnable: it ends all runtimes with ctx, and has
+// refused releases looked at again when the trust policy changes.
+func (r *releases) Start(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.followTrust(ctx)
+	}()
+	r.run(ctx)
+	<-done
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*releases) NeedLeaderElection() bool { return true }
+
+// followTrust wakes the workers when what was accepted changes: a new trust
+// document may accept what the old one refused.
+func (r *releases) followTrust(ctx context.Context) {
+	var last trust.Digest
+	for {
+		changed := r.store.Changed()
+		if current, ok := r.store.Trust(r.opts.Now()); ok && current.Document.Digest() != last {
+			last = current.Document.Digest()
+			r.mu.Lock()
+			for _, rt := range r.byName {
+				rt.worker.LookAgain()
+			}
+			r.mu.Unlock()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// policy returns the trust document in force, nil without one.
+func (r *releases) policy() *trust.Document {
+	current, ok := r.store.Trust(r.opts.Now())
+	if !ok {
+		return nil
+	}
+	return current.Document
+}
+
+// get returns a release's runtime, nil if there is none.
+func (r *releases) get(name string) *releaseRuntime {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byName[name]
+}
+
+// ensure returns the runtime of a ClusterRelease, made at the first call; one
+// that applies as another service account is ended first.
+func (r *releases) ensure(ctx context.Context, obj *v1alpha1.ClusterRelease) (*releaseRuntime, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	account := obj.Spec.ServiceAccountName
+	if account == "" {
+		account = "lockstep-applier"
+	}
+	if rt := r.byName[obj.Name]; rt != nil {
+		rt.deletion = obj.Spec.DeletionPolicy
+		if rt.serviceAccount == account {
+			return rt, nil
+		}
+		rt.stop()
+		rt.engine.Close()
+		delete(r.byName, obj.Name)
+	}
+	rt, err := r.start(ctx, obj, account)
+	if err != nil {
+		return nil, err
+	}
+	r.byName[obj.Name] = rt
+	return rt, nil
+}
+
+// start makes and starts a runtime.
+func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, account string) (*releaseRuntime, error) {
+	name := obj.Name
+	log := r.log.WithValues("release", name)
+	engine, err := apply.New(apply.Config{
+		Owner: ownerOf(name), REST: r.shared.as(account), Live: r.shared.live, Inventory: r.maps, Namespace: v1alpha1.Namespace,
+		Shared: r.shared.budget, Metrics: r.shared.metrics, Now: r.opts.Now, Log: log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("apply engine of ClusterRelease/%s: %w", name, err)
+	}
+	problems, err := engine.Load(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("inventory of ClusterRelease/%s: %w", name, err)
+	}
+	for _, p := range problems {
+		log.Info("inventory", "problem", p)
+	}
+	rt := &releaseRuntime{
+		name: name, serviceAccount: account, deletion: obj.Spec.DeletionPolicy, engine: engine,
+		builder: &objectBuilder{engine: engine, health: r.health, now: r.opts.Now, policy: policyOf(&obj.Spec)},
+		retriever: &retriever{
+			name: name, registry: r.images, policy: r.policy, now: r.opts.Now,
+			refused: func(reason string) { r.gauges.errors.WithLabelValues(name, reason).Inc() },
+		},
+	}
+	rt.retriever.standing = func(d worker.Desired) bool { return standing(r.store.Release(name), d) }
+	rt.checks = &checks{
+		name: name, engine: engine, store: r.store, policy: r.policy, live: r.shared.live, reader: r.reader, discovery: r.discovery,
+		spec: *obj.Spec.DeepCopy(),
+	}
+	rt.worker, err = worker.New(worker.Config{
+		Retriever: rt.retriever, Preconditions: rt.checks, Builder: rt.builder, Reporter: reporter{r, name},
+		Interval: obj.Spec.Interval.Duration, Restore: restoreOf(r.store.Release(name), &obj.Spec), Now: r.opts.Now,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("worker of ClusterRelease/%s: %w", name, err)
+	}
+	stopWorker, ok := r.goWith(func(ctx context.Context) { rt.worker.Start(ctx, applyWorkers) })
+	if !ok {
+		engine.Close()
+		return nil, fmt.Errorf("ClusterRelease/%s: %w", name, context.Canceled)
+	}
+	stopDrift, ok := r.goWith(func(ctx context.Context) {
+		logOnce(log, engine.Watch(ctx, rt.worker.Drifted), "watching for drift ended")
+	})
+	if !ok {
+		stopWorker()
+		engine.Close()
+		return nil, fmt.Errorf("ClusterRelease/%s: %w", name, context.Canceled)
+	}
+	rt.stop = func() {
+		stopDrift()
+		stopWorker()
+	}
+	return rt, nil
+}
+
+// restoreOf tells a new worker what an earlier process did.
+func restoreOf(record accepted.Release, spec *v1alpha1.ClusterReleaseSpec) worker.Restore {
+	var out worker.Restore
+	if c := record.Chosen; c != nil {
+		out.Accepted = worker.Desired{Version: c.Version, Image: c.Image, Path: c.Path, Revision: c.Revision, Selection: selectionOf(spec)}
+	}
+	if len(record.Completed) > 0 {
+		c := record.Completed[0]
+		out.Applied = worker.Desired{Version: c.Version, Image: c.Image, Path: c.Path, Selection: selectionOf(spec)}
+		if out.Accepted.Version == c.Version && out.Accepted.Image == c.Image && out.Accepted.Path == c.Path {
+			out.Applied.Revision = out.Accepted.Revision
+		}
+	}
+	return out
+}
+
+func ownerOf(name string) string { return "clusterrelease/" + name }
+
+// standing reports whether a release runs here or is the one before it: its
+// signatures may have been made under a policy that has expired since.
+func standing(record accepted.Release, d worker.Desired) bool {
+	for i, c := range record.Completed {
+		if i > 1 {
+			break
+		}
+		if c.Version == d.Version && c.Image == d.Image && c.Path == d.Path {
+			return true
+		}
+	}
+	return false
+}
+
+// remove ends the runtime of a ClusterRelease that was deleted. Its objects
+// stay unless its deletion policy, as it was last seen, says Prune.
+func (r *releases) remove(ctx context.Context, name string) error {
+	r.mu.Lock()
+	rt := r.byName[name]
+	delete(r.byName, name)
+	r.mu.Unlock()
+	if rt == nil {
+		return nil
+	}
+	rt.stop()
+	defer rt.engine.Close()
+	if rt.deletion == v1alpha1.DeletionPrune {
+		if _, err := rt.engine.Prune(ctx, nil, apply.PruneOptions{All: true}); err != nil {
+			return fmt.Errorf("delete the objects of ClusterRelease/%s: %w", name, err)
+		}
+	}
+	if err := rt.engine.Forget(ctx); err != nil {
+		return err
+	}
+	return r.store.DropRelease(ctx, name)
+}
+
+// complete remembers a release that is level and raises its product's mark.
+func (r *releases) complete(ctx context.Context, name, product string, done accepted.Completed) error {
+	if last := r.store.Release(name).Completed; len(last) > 0 && last[0].Version == done.Version && last[0].Image == done.Image && last[0].VersionHash == done.VersionHash {
+		return nil
+	}
+	digest := done.VersionHash
+	if _, d, ok := strings.Cut(done.Image, "@"); ok {
+		digest = d
+	}
+	if err := r.ledger.RaiseMark(ctx, product, ledger.Image{Version: done.Version, Digest: digest}, r.opts.Now()); err != nil {
+		return fmt.Errorf("high-water mark of %s: %w", product, err)
+	}
+	return r.store.Complete(ctx, name, product, done)
+}
+
+// reporter wakes the controller when a worker's status changed.
+type reporter struct {
+	releases *releases
+	name     string
+}
+
+// Report implements worker.StatusReporter. A full queue loses nothing: what is
+// queued leads to a look at the newest status.
+func (r reporter) Report(worker.SyncWorkerStatus) {
+	select {
+	case r.releases.changed <- event.TypedGenericEvent[string]{Object: r.name}:
+	default:
+	}
+}
+
+// yielded lists the fields that are left to other controllers.
+func (rt *releaseRuntime) yielded() []string {
+	var out []string
+	for id, fields := range rt.engine.Yielded() {
+		for _, f := range fields {
+			out = append(out, fmt.Sprintf("%s %s to %s", id, f.Pointer, f.Manager))
+		}
+	}
+	slices.Sort(out)
+	return out[:min(len(out), 10)]
+}
+
+// manifest returns the manifest of an object in a payload that a release's
+// worker has accepted, and that release's name.
+func (r *releases) manifest(id payload.ObjectID) (*payload.Manifest, string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, rt := range r.byName {
+		p := rt.worker.Accepted()
+		if p == nil {
+			continue
+		}
+		for i := range p.Manifests {
+			if p.Manifests[i].ID == id && !p.Manifests[i].Delete {
+				return &p.Manifests[i], name, true
+			}
+		}
+	}
+	return nil, "", false
+}

@@ -1,0 +1,161 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/image"
+	"github.com/lockstep-dev/lockstep/payload/verify"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+// origin is who declared a release: what the trust policy's rules match, and
+// where a payload path is read.
+type origin struct {
+	// cluster is the cluster's name, url the source's.
+	cluster, url string
+	// tree returns the files of a revision of that source, and how the
+	// revision was verified; nil where no source is at hand.
+	tree func(ctx context.Context, revision string) (fs.FS, verify.Commit, error)
+}
+
+// retriever verifies, fetches and loads releases for one ClusterRelease. It
+// implements worker.PayloadRetriever.
+type retriever struct {
+	name     string
+	registry *imageAccess
+	policy   func() *trust.Document
+	now      func() time.Time
+	// refused hears of each refusal, by its reason.
+	refused func(reason string)
+
+	mu     sync.Mutex
+	origin origin
+	// standing says of an image digest or path that it runs or ran here.
+	standing func(worker.Desired) bool
+	// previous is the payload that is managed now.
+	previous *payload.Payload
+	// seen is when signature material was first seen, so that a key's window
+	// is judged by that time and not by today's.
+	seen map[trust.Digest]time.Time
+}
+
+// imageAccess reaches registries for verification and content.
+type imageAccess struct {
+	registry verify.Registry
+	fetcher  *image.Fetcher
+}
+
+// setOrigin says who declares the release now.
+func (r *retriever) setOrigin(o origin) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.origin = o
+}
+
+func (r *retriever) snapshot() (origin, *payload.Payload, map[trust.Digest]time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seen := make(map[trust.Digest]time.Time, len(r.seen))
+	for k, v := range r.seen {
+		seen[k] = v
+	}
+	return r.origin, r.previous, seen
+}
+
+// RetrievePayload implements worker.PayloadRetriever. Refusals are counted.
+func (r *retriever) RetrievePayload(ctx context.Context, desired worker.Desired) (worker.PayloadInfo, error) {
+	info, err := r.retrieve(ctx, desired)
+	if err != nil && ctx.Err() == nil {
+		r.refused(reasonOf(err, "RetrievalFailed"))
+	}
+	return info, err
+}
+
+func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worker.PayloadInfo, error) {
+	from, previous, seen := r.snapshot()
+	worker.ReportStep(ctx, worker.StepVerifyPayload)
+	verifier, err := verify.New(verify.Config{Registry: r.registry.registry, Policy: r.policy, Cluster: from.cluster, Now: r.now})
+	if err != nil {
+		return worker.PayloadInfo{}, err
+	}
+	request := verify.Request{
+		Name: r.name, Source: from.url, Image: desired.Image, Version: desired.Version,
+		Seen: seen, Standing: r.standing(desired),
+	}
+	for _, s := range desired.Signatures {
+		d, err := trust.ParseDigest(s)
+		if err != nil {
+			return worker.PayloadInfo{}, &reasonError{"InvalidSpec", false, fmt.Errorf("spec.desired.signatures: %w", err)}
+		}
+		request.Signatures = append(request.Signatures, d)
+	}
+	var signed verify.Signed
+	if desired.Path != "" {
+		signed, err = r.verifyPath(ctx, verifier, from, desired, request)
+	} else {
+		signed, err = verifier.Release(ctx, request)
+	}
+	if err != nil {
+		return worker.PayloadInfo{}, err
+	}
+	worker.ReportStep(ctx, worker.StepRetrievePayload)
+	tree, ok := signed.Tree()
+	if !ok {
+		if tree, err = r.registry.fetcher.Tree(ctx, signed); err != nil {
+			return worker.PayloadInfo{}, err
+		}
+	}
+	worker.ReportStep(ctx, worker.StepLoadPayload)
+	p, err := payload.Load(signed, tree, payload.LoadOptions{
+		Selection:  desired.Selection,
+		Previous:   previous,
+		SelfUpdate: slices.Contains(r.policy().SelfUpdate, signed.Product()),
+	})
+	if err != nil {
+		return worker.PayloadInfo{}, err
+	}
+	r.remember(signed.Evidence())
+	return worker.PayloadInfo{Payload: p, Verified: true, Evidence: signed.Evidence().Lines()}, nil
+}
+
+// verifyPath checks a payload that lies in the declaring repository.
+func (r *retriever) verifyPath(ctx context.Context, v *verify.Verifier, from origin, desired worker.Desired, request verify.Request) (verify.Signed, error) {
+	if from.tree == nil {
+		return verify.Signed{}, &reasonError{"InvalidSpec", false, errors.New("spec.desired.path needs a GitSource that declares the release")}
+	}
+	tree, commit, err := from.tree(ctx, desired.Revision)
+	if err != nil {
+		return verify.Signed{}, err
+	}
+	return v.ReleasePath(ctx, verify.PathRequest{Request: request, FS: tree, Dir: desired.Path, Commit: commit})
+}
+
+// remember keeps when the signatures of an accepted release were first seen.
+func (r *retriever) remember(ev trust.Evidence) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seen == nil || len(r.seen) > 1000 {
+		r.seen = map[trust.Digest]time.Time{}
+	}
+	for d, t := range ev.Seen() {
+		r.seen[d] = t
+	}
+}
+
+// setPrevious tells the retriever which payload is managed now.
+func (r *retriever) setPrevious(p *payload.Payload) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.previous = p
+}

@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fluxcd/pkg/runtime/events"
+	"github.com/fluxcd/pkg/runtime/metrics"
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/reference"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/status"
+)
+
+// conditioned is one of our kinds.
+type conditioned interface {
+	client.Object
+	GetConditions() []metav1.Condition
+	SetConditions(conditions []metav1.Condition)
+}
+
+// base is what all controllers share.
+type base struct {
+	client  client.Client
+	store   *accepted.Store
+	events  events.Recorder
+	metrics *metrics.Recorder
+	gauges  *releaseMetrics
+	now     func() time.Time
+	// ready is closed once the leader has loaded the store.
+	ready <-chan struct{}
+}
+
+// waitReady waits until the store was loaded.
+func (b *base) waitReady(ctx context.Context) error {
+	select {
+	case <-b.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// patchStatus writes the status of obj if it differs from before's, records
+// the conditions as metrics, and emits an event for each transition of Ready
+// or of another condition that turned bad.
+func (b *base) patchStatus(ctx context.Context, before, obj conditioned) error {
+	b.record(obj)
+	if equality.Semantic.DeepEqual(before, obj) {
+		return nil
+	}
+	// The lock keeps two writers of one status (the source's controller and
+	// the write-back) from undoing one another's conditions.
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := b.client.Status().Patch(ctx, obj, patch); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("status of %s: %w", obj.GetName(), err))
+	}
+	b.announce(before, obj)
+	return nil
+}
+
+// record sets the condition metrics of the object.
+func (b *base) record(obj conditioned) {
+	ref, err := reference.GetReference(b.client.Scheme(), obj)
+	if err != nil {
+		return
+	}
+	for _, c := range obj.GetConditions() {
+		b.metrics.RecordCondition(*ref, c)
+	}
+}
+
+// announce emits events for transitions only.
+func (b *base) announce(before, obj conditioned) {
+	for _, c := range obj.GetConditions() {
+		old := meta.FindStatusCondition(before.GetConditions(), c.Type)
+		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
+			continue
+		}
+		switch c.Type {
+		case v1alpha1.ConditionReady:
+			kind := corev1.EventTypeNormal
+			if c.Status == metav1.ConditionFalse && stalled(obj) {
+				kind = corev1.EventTypeWarning
+			}
+			b.event(obj, kind, c.Reason, c.Message)
+		case v1alpha1.ConditionFailing, v1alpha1.ConditionHalted, v1alpha1.ConditionInsecure:
+			if c.Status == metav1.ConditionTrue {
+				b.event(obj, corev1.EventTypeWarning, c.Reason, c.Message)
+			}
+		case v1alpha1.ConditionReleaseAccepted, v1alpha1.ConditionSourceVerified, v1alpha1.ConditionOSVerified:
+			if c.Status == metav1.ConditionFalse {
+				b.event(obj, corev1.EventTypeWarning, c.Reason, c.Message)
+			}
+		}
+	}
+}
+
+func stalled(obj conditioned) bool {
+	return meta.IsStatusConditionTrue(obj.GetConditions(), v1alpha1.ConditionStalled)
+}
+
+func (b *base) event(obj client.Object, kind, reason, message string) {
+	b.events.Eventf(obj, nil, kind, reason, reason, "%s", foreign.Clip(message, 1000))
+}
+
+// held says whether a brake or a foreign edit holds the object, and how. Both
+// are honoured alike for objects from Git and from payloads.
+func (b *base) held(obj client.Object, suspended bool) status.HeldBy {
+	if why, ok := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; ok {
+		return status.HeldBy{Reason: status.ReasonPaused, Message: "paused: " + foreign.Line(why)}
+	}
+	if suspended {
+		return status.HeldBy{Reason: status.ReasonSuspended, Message: "spec.suspend is set"}
+	}
+	return status.HeldBy{}
+}
+
+// reasonOf returns the condition reason that an error carries, or fallback.
+func reasonOf(err error, fallback string) string {
+	var r interface{ Reason() string }
+	if errors.As(err, &r) && r.Reason() != "" {
+		return r.Reason()
+	}
+	return fallback
+}
+
+// retriable reports whether an error may go away by itself; errors that don't
+// say may.
+func retriable(err error) bool {
+	var r interface{ Retriable() bool }
+	if errors.As(err, &r) {
+		return r.Retriable()
+	}
+	return true
+}
+
+// quiet turns a conflict, which the next try settles, into a retry that nobody
+// is told about.
+func quiet(r reconcile.Reconciler) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		result, err := r.Reconcile(ctx, req)
+		if apierrors.IsConflict(err) {
+			return reconcile.Result{RequeueAfter: 200 * time.Millisecond}, nil
+		}
+		return result, err
+	})
+}
+
+// logOnce logs an error with its reason at the top, where it's handled.
+func logOnce(log logr.Logger, err error, what string) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		log.Error(err, what, "reason", reasonOf(err, "Error"))
+	}
+}
