@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(stderr, "lockstep:", err)
+	fmt.Fprintln(stderr, "lockstep:", explain(err))
 	var coded *exitError
 	if errors.As(err, &coded) {
 		return coded.code
@@ -80,6 +80,12 @@ the release is refused.`,
 		newStatusCommand(),
 		newPauseCommand(),
 		newResumeCommand(),
+		newValidateCommand(),
+		newReleaseCommand(),
+		newOSCommand(),
+		newTrustCommand(),
+		newPKICommand(),
+		newNodeCommand(),
 		newReleaseCommand(),
 		newOSCommand(),
 		newTrustCommand(),

@@ -298,3 +298,13 @@ func writeFile(file string, b []byte, mode os.FileMode) (err error) {
 	}
 	return os.Rename(f.Name(), file)
 }
+
+// explain returns the text of an error: a refusal in several lines, anything
+// else as it is.
+func explain(err error) string {
+	var r *trust.Refusal
+	if errors.As(err, &r) {
+		return r.Text()
+	}
+	return err.Error()
+}

@@ -72,6 +72,31 @@ func (r *Refusal) Error() string {
 	return b.String()
 }
 
+// Text returns the refusal in several lines, for a terminal: the answer, what
+// was found, what was wanted, the ways to mend it, and whether it's looked at
+// again by itself.
+func (r *Refusal) Text() string {
+	var b strings.Builder
+	b.WriteString(string(r.Cause) + ": " + r.Subject)
+	line := func(label, text string) {
+		if text != "" {
+			b.WriteString("\n  " + label + strings.Repeat(" ", max(0, len("because")-len(label))+1) + text)
+		}
+	}
+	line("found", r.Found)
+	line("wanted", r.Wanted)
+	if r.Err != nil {
+		line("because", r.Err.Error())
+	}
+	for i, f := range r.Fix {
+		line([]string{"to fix", "  or"}[min(i, 1)], f)
+	}
+	if r.Retry {
+		b.WriteString("\n  it may mend itself: a signature may appear, a registry may answer")
+	}
+	return b.String()
+}
+
 // Reason returns the word for the condition.
 func (r *Refusal) Reason() string { return string(r.Cause) }
 
