@@ -36,10 +36,13 @@ func (e *Engine) DryRun(ctx context.Context, manifests []payload.Manifest) ([]Pr
 	group.SetLimit(max(cap(e.cfg.Shared.budget), 1))
 	for i := range manifests {
 		m := &manifests[i]
-		if m.Delete || e.isLevel(m) {
+		if m.Delete {
 			continue
 		}
 		group.Go(func() error {
+			if level, err := e.isLevel(ctx, m); level || err != nil {
+				return err
+			}
 			err := e.tryOne(ctx, m, coming)
 			var refused *Error
 			switch {
@@ -64,9 +67,13 @@ func (e *Engine) DryRun(ctx context.Context, manifests []payload.Manifest) ([]Pr
 }
 
 // isLevel reports whether applying the manifest would cost no request.
-func (e *Engine) isLevel(m *payload.Manifest) bool {
+func (e *Engine) isLevel(ctx context.Context, m *payload.Manifest) (bool, error) {
 	it := e.item(m.ID)
-	return it != nil && e.decide(it, m, e.cfg.Live.Get(m.ID)).step == stepNone
+	if it == nil {
+		return false, nil
+	}
+	view, err := e.view(ctx, m.ID)
+	return err == nil && e.decide(it, m, view).step == stepNone, err
 }
 
 // future is what a payload brings that others of its objects need.
@@ -101,12 +108,15 @@ func (e *Engine) tryOne(ctx context.Context, m *payload.Manifest, coming future)
 		return classify(m.ID, err)
 	}
 	force := true
-	_, _, err = e.wire.patch(ctx, t, types.ApplyPatchType, m.JSON, metav1.PatchOptions{
+	answer, _, err := e.wire.patch(ctx, t, types.ApplyPatchType, m.JSON, metav1.PatchOptions{
 		FieldManager: e.manager, Force: &force, DryRun: []string{metav1.DryRunAll},
 	})
 	e.cfg.Metrics.request("dry-run", outcome(err))
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if err == nil {
+		return e.tryAdopt(m, answer)
 	}
 	err = classify(m.ID, err)
 	var refused *Error
@@ -114,6 +124,20 @@ func (e *Engine) tryOne(ctx context.Context, m *payload.Manifest, coming future)
 		return nil
 	}
 	return err
+}
+
+// tryAdopt refuses what a first apply would refuse, by the managers in the
+// answer of the dry run.
+func (e *Engine) tryAdopt(m *payload.Manifest, answer *metav1.PartialObjectMetadata) error {
+	if it := e.item(m.ID); it != nil {
+		e.mu.RLock()
+		applied := it.entry.applied()
+		e.mu.RUnlock()
+		if applied {
+			return nil
+		}
+	}
+	return e.mayAdopt(m.ID, answer, adoptFrom(m))
 }
 
 func (e *Engine) tryLocate(m *payload.Manifest) (target, error) {

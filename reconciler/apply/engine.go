@@ -298,8 +298,15 @@ func (it *item) interest() live.Interest {
 func (e *Engine) Begin(ctx context.Context, manifests []payload.Manifest, adopt []string) error {
 	e.mu.Lock()
 	e.adopt = slices.Clone(adopt)
+	named := make(map[payload.ObjectID]bool, len(manifests))
 	for i := range manifests {
 		e.addLocked(&manifests[i], i)
+		named[manifests[i].ID] = true
+	}
+	for id, it := range e.items {
+		if it.shard == noShard && !named[id] {
+			e.forgetLocked(it) // A delete manifest that isn't in the payload any more.
+		}
 	}
 	e.mu.Unlock()
 	return e.Flush(ctx)

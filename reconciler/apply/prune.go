@@ -241,6 +241,10 @@ func (e *Engine) item(id payload.ObjectID) *item {
 func (e *Engine) forget(it *item) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.forgetLocked(it)
+}
+
+func (e *Engine) forgetLocked(it *item) {
 	if e.items[it.id] != it {
 		return
 	}

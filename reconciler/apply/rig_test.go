@@ -37,7 +37,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 const ownNamespace = "lockstep-system"
 
 // patience bounds what a test waits for.
-const patience = 20 * time.Second
+const patience = 30 * time.Second
 
 // counter counts requests by method, watches apart.
 type counter struct {
@@ -69,6 +69,7 @@ func (c *counter) take() []string {
 // rig is one set on the shared control plane, in a namespace of its own.
 type rig struct {
 	t       *testing.T
+	cluster *controlplane.Cluster
 	ns      string
 	owner   string
 	kube    kubernetes.Interface
@@ -89,7 +90,11 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	cluster := controlplane.Shared(t)
+	return newRigOn(t, controlplane.Shared(t))
+}
+
+func newRigOn(t *testing.T, cluster *controlplane.Cluster) *rig {
+	t.Helper()
 	kube, err := kubernetes.NewForConfig(cluster.Config)
 	must(t, err)
 	dyn, err := dynamic.NewForConfig(cluster.Config)
@@ -97,7 +102,7 @@ func newRig(t *testing.T) *rig {
 	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
 	name = fmt.Sprintf("%.40s-%d", name, time.Now().UnixNano()%1e6)
 	r := &rig{
-		t: t, ns: name, owner: "clusterrelease/" + name, kube: kube, dynamic: dyn,
+		t: t, cluster: cluster, ns: name, owner: "clusterrelease/" + name, kube: kube, dynamic: dyn,
 		shared: NewShared(DefaultConcurrency), applied: map[payload.ObjectID]payload.Manifest{},
 	}
 	for _, ns := range []string{ownNamespace, r.ns} {
@@ -123,7 +128,7 @@ func counted(cfg *rest.Config, c *counter) *rest.Config {
 // start makes a cache and an engine, as a fresh process would.
 func (r *rig) start() {
 	r.t.Helper()
-	cfg := controlplane.Shared(r.t).Config
+	cfg := r.cluster.Config
 	r.requests, r.watches = &counter{}, &counter{}
 	cache, err := live.New(live.Config{REST: counted(cfg, r.watches), Now: time.Now, Log: logr.Discard()})
 	must(r.t, err)

@@ -245,6 +245,20 @@ func (s *store) write(ctx context.Context, n int, data string) error {
 	s.mu.Lock()
 	version := s.shards[n].version
 	s.mu.Unlock()
+	cm, err := s.put(ctx, n, version, data)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
+		cm, err = s.putAgain(ctx, n, version, data, err)
+	}
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shards[n].version = cm.ResourceVersion
+	return nil
+}
+
+func (s *store) put(ctx context.Context, n int, version, data string) (*corev1.ConfigMap, error) {
 	cm := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name(n), ResourceVersion: version, Labels: map[string]string{labelInventory: s.label}},
 		Data: map[string]string{
@@ -258,16 +272,26 @@ func (s *store) write(ctx context.Context, n int, data string) error {
 		cm, err = s.client.Update(ctx, cm, metav1.UpdateOptions{FieldManager: "lockstep-reconciler"})
 	}
 	if err != nil {
-		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-			return &Error{reason: ReasonInventoryFailed, retriable: true, err: err,
-				message: fmt.Sprintf("inventory ConfigMap %s was written by somebody else; another reconciler may be running", s.name(n))}
-		}
-		return fmt.Errorf("writing the inventory ConfigMap %s: %w", s.name(n), err)
+		return nil, fmt.Errorf("writing the inventory ConfigMap %s: %w", s.name(n), err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.shards[n].version = cm.ResourceVersion
-	return nil
+	return cm, nil
+}
+
+// putAgain writes a shard that isn't as we left it, if nobody else wrote it:
+// somebody deleted it, or a restore of etcd brought an older version back.
+func (s *store) putAgain(ctx context.Context, n int, version, data string, refusal error) (*corev1.ConfigMap, error) {
+	there, err := s.client.Get(ctx, s.name(n), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return s.put(ctx, n, "", data)
+	case err != nil:
+		return nil, fmt.Errorf("reading the inventory ConfigMap %s: %w", s.name(n), err)
+	case version != "" && older(there.ResourceVersion, version):
+		return s.put(ctx, n, there.ResourceVersion, data)
+	default:
+		return nil, &Error{reason: ReasonInventoryFailed, retriable: true, err: refusal,
+			message: fmt.Sprintf("inventory ConfigMap %s was written by somebody else; another reconciler may be running", s.name(n))}
+	}
 }
 
 // destroy deletes all shards.

@@ -177,7 +177,7 @@ func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
 		if err == nil || c.cfg.Now().Sub(began) > maxBackoff {
 			backoff = minBackoff
 		}
-		if err != nil {
+		if err != nil && !apierrors.IsResourceExpired(err) {
 			k.settle(turn, err)
 			c.cfg.Log.V(1).Info("watch failed", "kind", k.gk.String(), "error", err.Error(), "retryIn", backoff.String())
 			if apierrors.IsNotFound(err) || isNoMatch(err) {
@@ -234,6 +234,9 @@ func (c *Cache) listWatch(gvr schema.GroupVersionResource, bodies bool) cache.Li
 		return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return r.List(ctx, o) },
 			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				if err := c.stillThere(ctx, gvr, o); err != nil {
+					return nil, err
+				}
 				return r.Watch(ctx, o)
 			},
 		}, c.dynamic)
@@ -242,9 +245,30 @@ func (c *Cache) listWatch(gvr schema.GroupVersionResource, bodies bool) cache.Li
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return r.List(ctx, o) },
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if err := c.stillThere(ctx, gvr, o); err != nil {
+				return nil, err
+			}
 			return r.Watch(ctx, o)
 		},
 	}, c.meta)
+}
+
+// stillThere refuses to go on with a watch from a version that the server
+// doesn't have: after a restore of etcd such a watch would be silent until
+// the versions have caught up, and miss all that happened till then. It costs
+// a list of one object each time that a watch is renewed.
+func (c *Cache) stillThere(ctx context.Context, gvr schema.GroupVersionResource, o metav1.ListOptions) error {
+	if o.ResourceVersion == "" || o.ResourceVersion == "0" || o.SendInitialEvents != nil && *o.SendInitialEvents {
+		return nil
+	}
+	newest, err := c.meta.Resource(gvr).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return err
+	}
+	if order, err := resourceversion.CompareResourceVersion(newest.ResourceVersion, o.ResourceVersion); err == nil && order < 0 {
+		return apierrors.NewResourceExpired(fmt.Sprintf("the server is at version %s, before %s: it was restored", newest.ResourceVersion, o.ResourceVersion))
+	}
+	return nil
 }
 
 // turnStore is the reflector's side of a kind. A reflector that was replaced
