@@ -1,0 +1,226 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/lockstep-dev/lockstep/test/controlplane"
+)
+
+// realStore is a Store on the real API server, in a namespace of its own.
+func realStore(t *testing.T) (*Store, typedcorev1.ConfigMapInterface) {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(controlplane.Shared(t).Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ledger-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps := client.CoreV1().ConfigMaps(ns.Name)
+	return NewStore(inNamespace{maps, ns.Name}), maps
+}
+
+// inNamespace puts the ledger of a test into the test's namespace.
+type inNamespace struct {
+	typedcorev1.ConfigMapInterface
+	namespace string
+}
+
+func (n inNamespace) Create(ctx context.Context, cm *corev1.ConfigMap, o metav1.CreateOptions) (*corev1.ConfigMap, error) {
+	cm.Namespace = n.namespace
+	return n.ConfigMapInterface.Create(ctx, cm, o)
+}
+
+func (n inNamespace) Update(ctx context.Context, cm *corev1.ConfigMap, o metav1.UpdateOptions) (*corev1.ConfigMap, error) {
+	cm.Namespace = n.namespace
+	return n.ConfigMapInterface.Update(ctx, cm, o)
+}
+
+func TestOfTwoClaimsOnOneStateOneTakes(t *testing.T) {
+	t.Parallel()
+	s, _ := realStore(t)
+	ctx := t.Context()
+	if _, err := s.Acquire(ctx, "c", "h", nil); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := s.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const leaders = 8
+	results := make([]error, leaders)
+	var wg sync.WaitGroup
+	for i := range leaders {
+		wg.Go(func() {
+			d := snap.Document.Clone()
+			d.SetSlot(fmt.Sprintf("uid-%d", i), Slot{Node: "n", Attempt: "a", State: Claimed, ClaimedAt: noon()})
+			_, results[i] = s.Swap(ctx, snap, d)
+		})
+	}
+	wg.Wait()
+	took := 0
+	for _, err := range results {
+		switch {
+		case err == nil:
+			took++
+		case !errors.Is(err, ErrConflict):
+			t.Errorf("a loser got %v, want ErrConflict", err)
+		}
+	}
+	after, err := s.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took != 1 || len(after.Document.Slots) != 1 {
+		t.Errorf("%d claims took, %d slots are written; want one of each", took, len(after.Document.Slots))
+	}
+}
+
+func TestFirstWriteIsACompareAndSwapToo(t *testing.T) {
+	t.Parallel()
+	s, _ := realStore(t)
+	ctx := t.Context()
+	snap, err := s.Load(ctx)
+	if err != nil || !snap.Missing {
+		t.Fatalf("missing=%v, error %v; want a missing ledger", snap.Missing, err)
+	}
+	if _, err := s.Swap(ctx, snap, full()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Swap(ctx, snap, Document{}); !errors.Is(err, ErrConflict) {
+		t.Errorf("the second creation gave %v, want ErrConflict", err)
+	}
+	got, err := s.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(full(), got.Document, ignoreExtra()); diff != "" {
+		t.Errorf("what was written isn't what's read (-want +got):\n%s", diff)
+	}
+}
+
+func TestADeletedLedgerIsNotWrittenOver(t *testing.T) {
+	t.Parallel()
+	s, maps := realStore(t)
+	ctx := t.Context()
+	if _, err := s.Acquire(ctx, "c", "h", nil); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := s.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := maps.Delete(ctx, Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Swap(ctx, snap, snap.Document); !errors.Is(err, ErrConflict) {
+		t.Errorf("error %v, want ErrConflict", err)
+	}
+	if _, err := maps.Get(ctx, Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the ledger is back: %v", err)
+	}
+}
+
+func TestEachAcquisitionRaisesTheFence(t *testing.T) {
+	t.Parallel()
+	s, _ := realStore(t)
+	ctx := t.Context()
+	const leaders = 6
+	fences := make([]Fence, leaders)
+	var wg sync.WaitGroup
+	for i := range leaders {
+		wg.Go(func() {
+			f, err := s.Acquire(ctx, "c", fmt.Sprintf("h%d", i), []uint64{3})
+			if err != nil {
+				t.Error(err)
+			}
+			fences[i] = f
+		})
+	}
+	wg.Wait()
+	seen := map[uint64]bool{}
+	for _, f := range fences {
+		if f.Epoch <= 3 || seen[f.Epoch] {
+			t.Errorf("epoch %d was given out twice, or isn't above what agents report", f.Epoch)
+		}
+		seen[f.Epoch] = true
+	}
+	if _, err := s.Acquire(ctx, "another cluster", "h", nil); err == nil {
+		t.Error("a ledger of another cluster was taken over")
+	}
+	if f, err := s.Reset(ctx, "another cluster", 1); err != nil || f.Epoch != 1 {
+		t.Errorf("reset gives %+v, %v", f, err)
+	}
+	if f, err := s.Acquire(ctx, "another cluster", "h", nil); err != nil || f.Epoch != 2 {
+		t.Errorf("after a reset %+v, %v", f, err)
+	}
+}
+
+func TestAnOlderFenceWritesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := realStore(t)
+	ctx := t.Context()
+	old, err := s.Acquire(ctx, "c", "old", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Acquire(ctx, "c", "new", nil); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := s.Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := snap.Document.Clone()
+	d.Fence = old
+	if _, err := s.Swap(ctx, snap, d); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("error %v, want ErrSuperseded", err)
+	}
+}
+
+func TestMarksOnlyRise(t *testing.T) {
+	t.Parallel()
+	s, _ := realStore(t)
+	ctx := t.Context()
+	mark := func() string {
+		snap, err := s.Load(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snap.Document.Marks["os"].Version
+	}
+	for _, step := range []struct{ raise, want string }{{"1.2.0", "1.2.0"}, {"1.10.0", "1.10.0"}, {"1.9.9", "1.10.0"}} {
+		if err := s.RaiseMark(ctx, "os", Image{Version: step.raise}, noon()); err != nil {
+			t.Fatal(err)
+		}
+		if got := mark(); got != step.want {
+			t.Errorf("after %s the mark is %s, want %s", step.raise, got, step.want)
+		}
+	}
+	if err := s.RaiseMark(ctx, "os", Image{Version: "latest"}, noon()); err == nil {
+		t.Error("a mark that is no version was taken")
+	}
+	for _, order := range []string{"order-1", "order-1"} {
+		if err := s.ResetMark(ctx, "os", Image{Version: "1.0.0"}, order, noon()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := mark(); got != "1.0.0" {
+		t.Errorf("after a signed reset the mark is %s", got)
+	}
+}
