@@ -9,6 +9,8 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -158,4 +160,29 @@ func TestNothingRunsBeforeMain(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestNoTestSleepsOnTheRealClock finds time.Sleep outside synctest bubbles: a
+// sleep is too short on a loaded machine and too long on any other. Wait for a
+// condition with a deadline.
+func TestNoTestSleepsOnTheRealClock(t *testing.T) {
+	for _, f := range files(t) {
+		if !strings.HasSuffix(f.path, "_test.go") || imported(f.syntax, "testing/synctest") {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.SelectorExpr)
+			if !ok || call.Sel.Name != "Sleep" {
+				return true
+			}
+			if pkg, ok := call.X.(*ast.Ident); ok && pkg.Name == "time" {
+				t.Errorf("%s: time.Sleep in a test", f.set.Position(call.Pos()))
+			}
+			return true
+		})
+	}
+}
+
+func imported(f *ast.File, path string) bool {
+	return slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == strconv.Quote(path) })
 }

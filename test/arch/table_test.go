@@ -25,6 +25,8 @@ var imports = map[string][]string{
 	"sources/forge":   {"config/foreign", "sources"},
 	"sources/git":     {"config/foreign", "config/trust", "sources"},
 	"sources/hook":    {"config/foreign", "sources"},
+	// The conformance suite of sources.
+	"sources/sourcetest": {"sources"},
 
 	// Verification lies below loading: payload.Load takes only what was
 	// verified (docs/adr/0002-verify-lies-below-payload.md).
@@ -61,12 +63,12 @@ var imports = map[string][]string{
 	"reconciler/drain":            {"config/foreign", "config/v1alpha1", "nodeos", "reconciler/live"},
 	"reconciler/gate":             {"config/foreign", "config/v1alpha1", "nodeos", "reconciler/live"},
 	"reconciler/health":           {"config/foreign", "payload", "reconciler/live"},
-	"reconciler/hosts":            {"config/foreign", "config/v1alpha1", "nodeos", "reconciler/live"},
+	"reconciler/hosts":            {"config/foreign", "config/v1alpha1", "nodeos", "nodeos/fleet", "reconciler/live"},
 	"reconciler/ledger":           {"config/foreign", "config/v1alpha1", "nodeos"},
 	"reconciler/live":             {"config/foreign", "payload"},
 	"reconciler/plan":             {"config/...", "payload/...", "reconciler/...", "sources/..."},
 	"reconciler/rollout":          {"config/foreign", "config/v1alpha1", "nodeos", "reconciler/ledger"},
-	"reconciler/rollout/executor": {"config/foreign", "config/v1alpha1", "nodeos", "reconciler/drain", "reconciler/gate", "reconciler/ledger", "reconciler/rollout"},
+	"reconciler/rollout/executor": {"config/foreign", "config/v1alpha1", "nodeos", "nodeos/fleet", "reconciler/drain", "reconciler/gate", "reconciler/ledger", "reconciler/rollout"},
 	"reconciler/status":           {"config/foreign", "config/v1alpha1", "reconciler/rollout", "reconciler/worker"},
 	"reconciler/worker":           {"config/foreign", "config/v1alpha1", "payload", "payload/precondition", "payload/taskgraph"},
 	"reconciler/writeback":        {"config/foreign", "config/v1alpha1", "reconciler/status", "sources"},
@@ -110,7 +112,7 @@ var restricted = map[string][]string{
 // unlinked says what a program must not contain, however indirectly.
 var unlinked = map[string][]string{
 	// The agent works when Kubernetes doesn't, and knows no Git.
-	"cmd/lockstep-agent": {"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", "github.com/go-git/go-git/...", "testing"},
+	"cmd/lockstep-agent": {"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", "github.com/go-git/go-git/..."},
 	// Test equipment and the host's side stay out of what runs in a cluster.
 	"cmd/lockstep-reconciler": {"github.com/lockstep-dev/lockstep/test/...", "github.com/lockstep-dev/lockstep/nodeos/runner", "github.com/lockstep-dev/lockstep/nodeos/tasks", "github.com/lockstep-dev/lockstep/nodeos/host/..."},
 }
