@@ -15,7 +15,12 @@ import (
 
 // ObjectID names an object of the cluster independently of the API version it
 // is written in. It is comparable and may key a map.
-type ObjectID struct{ Group, Kind, Namespace, Name string }
+type ObjectID struct {
+	Group     string `json:"group,omitempty"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
 
 // String returns "apps Deployment web/api"; without group or namespace their
 // parts are missing: "Namespace web".
