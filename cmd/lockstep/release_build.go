@@ -51,7 +51,8 @@ func newReleaseCommand() *cobra.Command {
 		Use:   "release",
 		Short: "Build, sign, verify and show releases",
 	}
-	cmd.AddCommand(newReleaseBuildCommand(), newReleaseSignCommand(), newReleaseVerifyCommand(), newReleaseInspectCommand())
+	cmd.AddCommand(newReleaseBuildCommand(), newReleaseSignCommand(), newReleaseVerifyCommand(), newReleaseInspectCommand(),
+		newReleaseGraphCommand(), newReleaseDiffCommand())
 	return cmd
 }
 
