@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package drain
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func noon() time.Time { return time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC) }
+
+func ownedBy(kind string) []metav1.OwnerReference {
+	yes := true
+	return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "x", UID: "u", Controller: &yes}}
+}
+
+// TestJudge follows the filters of kubectl drain where they agree with ours.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	gone := metav1.NewTime(noon().Add(-time.Minute))
+	for name, tc := range map[string]struct {
+		pod    corev1.Pod
+		node   Node
+		policy Policy
+		want   Verdict
+	}{
+		"a ReplicaSet's pod goes":       {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet")}}, want: Evict},
+		"a DaemonSet's pod stays":       {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("DaemonSet")}}, want: Ignore},
+		"a static pod stays":            {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"}}}, want: Ignore},
+		"a finished pod counts as gone": {pod: corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, want: Ignore},
+		"a failed pod counts as gone":   {pod: corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}, want: Ignore},
+		"a pod of nobody blocks":        {want: Blocks},
+		"a pod of nobody goes by force": {policy: Policy{Force: true}, want: Evict},
+		"an emptyDir doesn't block": {pod: corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet")},
+			Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}},
+		}, want: Evict},
+		"a pod on its way is waited for":             {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, want: Leaving},
+		"but not on a node whose kubelet is dead":    {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, node: Node{KubeletDead: true}, want: Ignore},
+		"what the caller spares stays":               {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet")}}, policy: Policy{Spare: func(*corev1.Pod) bool { return true }}, want: Ignore},
+		"force evicts no pod that the caller spares": {policy: Policy{Force: true, Spare: func(*corev1.Pod) bool { return true }}, want: Ignore},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got, why := Judge(&tc.pod, tc.node, tc.policy, noon()); got != tc.want {
+				t.Errorf("%s (%s), want %s", got, why, tc.want)
+			}
+		})
+	}
+}
+
+func TestRefusalsAreExplained(t *testing.T) {
+	t.Parallel()
+	budget := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
+	budget.ErrStatus.Details.Causes = []metav1.StatusCause{{
+		Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget api needs 3 healthy pods and has 3 currently",
+	}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "api-0"}}
+	for name, tc := range map[string]struct {
+		err    error
+		want   string
+		budget string
+		after  time.Duration
+	}{
+		"a budget is named with its pod": {
+			budget, "PodDisruptionBudget web/api keeps pod web/api-0: The disruption budget api needs 3 healthy pods and has 3 currently", "api", 10 * time.Second,
+		},
+		"a busy API server is no budget": {
+			apierrors.NewTooManyRequests("too many requests", 1), "pod web/api-0: the API server is busy: too many requests", "", time.Second,
+		},
+		"two budgets are told from a broken server": {
+			apierrors.NewInternalError(errText("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")),
+			"pod web/api-0: more than one PodDisruptionBudget selects it, which no eviction can satisfy; leave one", "", backoffLimit,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			why, after := explain(tc.err)
+			b := blockerOf(pod, why)
+			if b.String() != tc.want || b.Budget != tc.budget || after != tc.after {
+				t.Errorf("%q, budget %q, after %s", b, b.Budget, after)
+			}
+		})
+	}
+}
+
+type errText string
+
+func (e errText) Error() string { return string(e) }
+
+func TestBackoffGrowsAndIsBounded(t *testing.T) {
+	t.Parallel()
+	e := NewEvictor(Config{Jitter: func() float64 { return 0.999 }})
+	now := noon()
+	var last time.Duration
+	for range 12 {
+		e.postpone("uid", "why", 0, now)
+		tr, wait := e.waiting("uid", now)
+		if !wait {
+			t.Fatal("a pod that was just asked is due")
+		}
+		next := tr.next.Sub(now)
+		if next < last || next > backoffLimit*3/2 {
+			t.Fatalf("waits %s after %s", next, last)
+		}
+		last = next
+	}
+	e.postpone("uid", "why", 10*time.Minute, now)
+	if tr, _ := e.waiting("uid", now); tr.next.Sub(now) != 10*time.Minute {
+		t.Errorf("the API server's word isn't kept: %s", tr.next.Sub(now))
+	}
+	for i := range maxRemembered + 10 {
+		e.postpone(string(rune(i))+"x", "why", 0, now)
+	}
+	if len(e.tries) > maxRemembered {
+		t.Errorf("%d pods are remembered", len(e.tries))
+	}
+}
