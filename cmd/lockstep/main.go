@@ -86,9 +86,6 @@ the release is refused.`,
 		newTrustCommand(),
 		newPKICommand(),
 		newNodeCommand(),
-		newReleaseCommand(),
-		newOSCommand(),
-		newTrustCommand(),
 	)
 	return root
 }
