@@ -253,7 +253,7 @@ func (c *shortfall) note(s CheckedSignature, inRole bool) {
 func (c *shortfall) refusal(d *Document, r Rule, t Target, have []Signer) error {
 	want := d.threshold(r.Role)
 	out := &Refusal{
-		Subject: t.subject(), Fix: []string{"lockstep release sign " + t.reference() + " --key " + d.missingKey(r.Role, have) + ".key"},
+		Subject: t.subject(), Fix: []string{t.command() + " sign " + t.reference() + " --key " + d.missingKey(r.Role, have) + ".key"},
 		Wanted: fmt.Sprintf("%d of %s (role %s)", want, list(names(d.RoleKeys(r.Role))), r.Role),
 	}
 	switch {
@@ -331,6 +331,14 @@ func (t Target) subject() string {
 		name += "/" + t.Name
 	}
 	return name + " " + t.Digest.Short()
+}
+
+// command is what signs content of this kind.
+func (t Target) command() string {
+	if t.Kind == KindNodeOS {
+		return "lockstep os"
+	}
+	return "lockstep release"
 }
 
 // reference names the content in a command.

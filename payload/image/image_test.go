@@ -242,4 +242,7 @@ func TestBlobRefusals(t *testing.T) {
 	if _, err := describe.Blob(t.Context(), release, &memory{}, BlobOptions{}); err == nil {
 		t.Error("a release was taken for an OS image")
 	}
+	if _, err := describe.Tree(t.Context(), signed); err == nil {
+		t.Error("an OS image was taken for a release")
+	}
 }

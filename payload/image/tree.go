@@ -33,6 +33,9 @@ const whiteout = ".wh."
 // Only regular files and directories are taken. In an OCI image later layers
 // replace files of earlier ones, and entries elsewhere are skipped.
 func (f *Fetcher) Tree(ctx context.Context, s verify.Signed) (fs.FS, error) {
+	if !s.IsZero() && s.Kind() != trust.KindRelease {
+		return nil, fmt.Errorf("%s was verified for a %s, a release must be verified as one", s.Reference(), s.Kind())
+	}
 	if files, ok := s.Tree(); ok {
 		return files, nil
 	}

@@ -72,14 +72,27 @@ func newChecker(doc *trust.Document, t trust.Target, seen func(trust.Digest) tim
 // check tries one piece of material with each key.
 func (c *checker) check(ctx context.Context, m material) trust.CheckedSignature {
 	out := trust.CheckedSignature{Format: formatLegacy, Material: m.digest, Seen: c.seen(m.digest)}
-	if !m.bundle {
-		out.Finding, out.Key = c.legacy(ctx, m)
-	} else {
+	if m.bundle {
 		out.Format = formatBundle
-		out.Finding, out.Key = c.bundle(ctx, m)
 	}
+	out.Finding, out.Key = c.examine(ctx, m)
 	out.Detail = c.detail(out, m)
 	return out
+}
+
+// examine runs the check of the material's format. The libraries' structures
+// for others' bytes have holes, and what makes one panic is unreadable, no
+// more: it mustn't stop whoever only looks for a signature.
+func (c *checker) examine(ctx context.Context, m material) (f trust.Finding, key string) {
+	defer func() {
+		if p := recover(); p != nil {
+			f, key = trust.Unreadable, ""
+		}
+	}()
+	if m.bundle {
+		return c.bundle(ctx, m)
+	}
+	return c.legacy(ctx, m)
 }
 
 // detail describes a finding in one line.
@@ -163,13 +176,8 @@ func predicate(res *sgverify.VerificationResult) trust.Finding {
 }
 
 // parseBundle reads a Sigstore bundle that holds a DSSE envelope.
-func parseBundle(raw []byte) (b *bundle.Bundle, err error) {
-	defer func() { // the protobuf structures of others' bytes have holes
-		if p := recover(); p != nil {
-			b, err = nil, fmt.Errorf("bundle can't be read: %v", p)
-		}
-	}()
-	b = &bundle.Bundle{}
+func parseBundle(raw []byte) (*bundle.Bundle, error) {
+	b := &bundle.Bundle{}
 	if err := b.UnmarshalJSON(raw); err != nil {
 		return nil, err
 	}
