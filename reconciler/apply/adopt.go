@@ -60,7 +60,7 @@ func engines() []tool {
 
 func (t tool) writes(manager string) bool {
 	for _, m := range t.managers {
-		if prefix, any := strings.CutSuffix(m, "*"); m == manager || any && strings.HasPrefix(manager, prefix) {
+		if prefix, wild := strings.CutSuffix(m, "*"); m == manager || wild && strings.HasPrefix(manager, prefix) {
 			return true
 		}
 	}

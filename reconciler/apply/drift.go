@@ -201,11 +201,8 @@ func (e *Engine) scan(from, to time.Time, drifted func(payload.ObjectID)) {
 // turnWithin reports whether the object's turn lies in (from, to]. Turns are
 // spread over the period by the object's desired hash.
 func turnWithin(it *item, started, from, to time.Time, period time.Duration) bool {
-	offset := time.Duration(binary.BigEndian.Uint64(it.entry.Desired[:8])%uint64(max(period, 1))) + period/20
-	turn := started.Add(offset)
-	if to.Before(turn) {
-		return false
-	}
-	rounds := to.Sub(turn) / max(period, 1)
-	return turn.Add(rounds * period).After(from)
+	period = max(period, 1)
+	offset := time.Duration(binary.BigEndian.Uint32(it.entry.Desired[:4]))*time.Microsecond%period + period/20
+	since := to.Sub(started.Add(offset))
+	return since >= 0 && to.Add(-(since % period)).After(from)
 }

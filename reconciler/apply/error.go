@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -131,8 +132,10 @@ func classify(id payload.ObjectID, err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	case live.IsNoMatch(err):
-		return &Error{ID: id, reason: ReasonTypeMissing, retriable: true, err: err,
-			message: "the server doesn't know this kind; its CustomResourceDefinition may be missing or not established yet"}
+		return &Error{
+			ID: id, reason: ReasonTypeMissing, retriable: true, err: err,
+			message: "the server doesn't know this kind; its CustomResourceDefinition may be missing or not established yet",
+		}
 	}
 	e := &Error{ID: id, err: err, reason: ReasonServerUnreachable, retriable: true}
 	var status apierrors.APIStatus
@@ -186,12 +189,7 @@ func says(parts ...string) func(metav1.Status, error) bool {
 
 func hasCode(codes ...int32) func(metav1.Status, error) bool {
 	return func(s metav1.Status, _ error) bool {
-		for _, code := range codes {
-			if s.Code == code {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(codes, s.Code)
 	}
 }
 

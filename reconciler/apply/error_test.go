@@ -46,8 +46,10 @@ func TestErrorsAreClassifiedByWhatTheyMean(t *testing.T) {
 		"overload":                          {statusError(429, "x"), ReasonServerOverloaded, true},
 		"too large":                         {statusError(413, "x"), ReasonResourceTooLarge, false},
 		"a broken connection":               {errors.New("connection refused"), ReasonServerUnreachable, true},
-		"a missing namespace": {&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusNotFound, Message: `namespaces "ns" not found`,
-			Details: &metav1.StatusDetails{Kind: "namespaces", Name: "ns"}}}, ReasonNamespaceMissing, true},
+		"a missing namespace": {&apierrors.StatusError{ErrStatus: metav1.Status{
+			Code: http.StatusNotFound, Message: `namespaces "ns" not found`,
+			Details: &metav1.StatusDetails{Kind: "namespaces", Name: "ns"},
+		}}, ReasonNamespaceMissing, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got *Error

@@ -6,7 +6,6 @@ package apply
 import (
 	"bytes"
 	"fmt"
-	"reflect"
 	"strconv"
 	"strings"
 
@@ -223,6 +222,3 @@ func lostFields(entries []metav1.ManagedFieldsEntry, manager string, content map
 func isManager(e *metav1.ManagedFieldsEntry, manager string) bool {
 	return e.Manager == manager && e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == ""
 }
-
-// sameValue compares two decoded JSON values.
-func sameValue(a, b any) bool { return reflect.DeepEqual(a, b) }

@@ -133,7 +133,7 @@ func (r *rig) start() {
 	cache, err := live.New(live.Config{REST: counted(cfg, r.watches), Now: time.Now, Log: logr.Discard()})
 	must(r.t, err)
 	r.cache = cache
-	ctx, cancel := context.WithCancel(context.Background()) // outlives t.Context, for Cleanup
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context())) // Cleanup ends it.
 	r.stop, r.done = cancel, make(chan struct{})
 	var group sync.WaitGroup
 	group.Go(func() { _ = cache.Start(ctx) })

@@ -289,8 +289,10 @@ func (s *store) putAgain(ctx context.Context, n int, version, data string, refus
 	case version != "" && older(there.ResourceVersion, version):
 		return s.put(ctx, n, there.ResourceVersion, data)
 	default:
-		return nil, &Error{reason: ReasonInventoryFailed, retriable: true, err: refusal,
-			message: fmt.Sprintf("inventory ConfigMap %s was written by somebody else; another reconciler may be running", s.name(n))}
+		return nil, &Error{
+			reason: ReasonInventoryFailed, retriable: true, err: refusal,
+			message: fmt.Sprintf("inventory ConfigMap %s was written by somebody else; another reconciler may be running", s.name(n)),
+		}
 	}
 }
 

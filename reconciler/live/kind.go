@@ -126,10 +126,10 @@ func (k *kind) get(at key) View {
 	return View{State: Absent, AsOf: k.asOf, Epoch: k.epoch, Finished: k.finished[at]}
 }
 
-func (k *kind) state() (synced bool, failure error, changed <-chan struct{}) { //nolint:revive // The failure is a fact here, not an outcome.
+func (k *kind) state() (synced bool, changed <-chan struct{}, failure error) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return k.synced, k.failure, k.changed
+	return k.synced, k.changed, k.failure
 }
 
 func (k *kind) size() int {

@@ -146,7 +146,8 @@ func (c *Cache) Start(ctx context.Context) error {
 	}
 	c.mu.Unlock()
 	<-ctx.Done()
-	c.mu.Lock() // Who holds it may be starting a reflector still; later ones see that ctx ended.
+	c.mu.Lock() // Who had it may have started a reflector; who gets it next sees that ctx ended.
+	c.run = ctx
 	c.mu.Unlock()
 	c.running.Wait()
 	return nil
@@ -209,7 +210,7 @@ func (c *Cache) WaitSynced(ctx context.Context, gk schema.GroupKind) error {
 	timer := time.NewTimer(c.cfg.SyncTimeout)
 	defer timer.Stop()
 	for {
-		synced, failure, changed := k.state()
+		synced, changed, failure := k.state()
 		switch {
 		case synced:
 			return nil
@@ -250,7 +251,7 @@ func (c *Cache) Unwatchable() []*UnwatchableError {
 	c.mu.Unlock()
 	var out []*UnwatchableError
 	for _, k := range kinds {
-		if synced, failure, _ := k.state(); !synced && failure != nil {
+		if synced, _, failure := k.state(); !synced && failure != nil {
 			out = append(out, &UnwatchableError{Kind: k.gk, Err: failure})
 		}
 	}

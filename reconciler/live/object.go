@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"hash"
@@ -261,8 +262,7 @@ func writeMap(h hash.Hash, name string, m map[string]string) {
 // writeField writes s with its length, so that no two lists of fields run
 // into the same bytes. A hash never returns an error.
 func writeField(h hash.Hash, s string) {
-	n := uint64(len(s))
-	_, _ = h.Write([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+	_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(s))))
 	_, _ = h.Write([]byte(s))
 }
 
