@@ -209,15 +209,16 @@ func freeAddress(t *testing.T) string {
 // spawn runs the program until the test ends.
 func (b *bed) spawn(args []string) *exec.Cmd {
 	b.t.Helper()
-	cmd := exec.Command(os.Args[0], args...) //nolint:gosec,noctx // Our own test binary; the clean-up ends it.
+	cmd := exec.CommandContext(b.t.Context(), os.Args[0], args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
 	cmd.Env = append(os.Environ(), asAgent+"=1")
 	cmd.Stdout, cmd.Stderr = b.output, b.output
 	if err := cmd.Start(); err != nil {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
+		_ = cmd.Wait() // the test's context has ended
 		if b.t.Failed() {
 			b.t.Logf("output of the agent:\n%s", b.output)
 		}
@@ -281,7 +282,7 @@ func (b *bed) agentPID() int {
 		if err != nil {
 			continue // the thread has ended
 		}
-		for _, word := range strings.Fields(string(data)) {
+		for word := range strings.FieldsSeq(string(data)) {
 			pid, err := strconv.Atoi(word)
 			if err == nil {
 				return pid

@@ -112,7 +112,7 @@ func parse(args []string, stderr io.Writer) (agentConfig, error) {
 // check says what is missing, all at once.
 func (c agentConfig) check() error {
 	var all []error
-	need := func(bad bool, format string, args ...any) { //nolint:revive // flag-parameter: a condition, not a mode.
+	need := func(bad bool, format string, args ...any) {
 		if bad {
 			all = append(all, fmt.Errorf(format, args...))
 		}

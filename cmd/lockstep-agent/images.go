@@ -60,7 +60,7 @@ func (s *signedImages) Fetch(ctx context.Context, v tasks.Verified) (io.ReadClos
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // Below our own directory, named by a digest.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("download %s: %w", v.Image.Ref, err)
 	}

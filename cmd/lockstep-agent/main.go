@@ -60,13 +60,12 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if !cfg.sim.supervise {
+		return serve(ctx, cfg, stderr)
+	}
 	log, err := newLogger(cfg.logLevel, stderr)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Sync() }()
-	if cfg.sim.supervise {
-		return supervise(ctx, cfg, childArgs(args), stderr, log)
-	}
-	return serve(ctx, cfg, stderr, log)
+	return supervise(ctx, cfg, childArgs(args), stderr, log)
 }

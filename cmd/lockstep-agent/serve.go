@@ -29,7 +29,7 @@ const drainGrace = 2 * time.Second
 
 // serve is the agent of one boot. It ends with ctx, or with a RebootError when
 // an operation takes the machine down.
-func serve(ctx context.Context, cfg agentConfig, stderr io.Writer, log *zap.Logger) (err error) {
+func serve(ctx context.Context, cfg agentConfig, stderr io.Writer) (err error) {
 	now := clock(time.Now)
 	files := mtls.InDir(cfg.pkiDir)
 	if cfg.foreignCA != "" {
@@ -51,7 +51,7 @@ func serve(ctx context.Context, cfg agentConfig, stderr io.Writer, log *zap.Logg
 		return fmt.Errorf("keep logs: %w", err)
 	}
 	defer func() { err = errors.Join(err, logging.Close()) }()
-	log, err = withServiceLog(cfg.logLevel, stderr, logging)
+	log, err := withServiceLog(cfg.logLevel, stderr, logging)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func keepHostID(stateDir, hostID string) error {
 		return fmt.Errorf("make the state directory: %w", err)
 	}
 	file := filepath.Join(stateDir, "host-id")
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // The agent's own state.
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err == nil {
 		_, err = f.WriteString(hostID + "\n")
 		return errors.Join(err, f.Sync(), f.Close())
@@ -171,7 +171,7 @@ func keepHostID(stateDir, hostID string) error {
 	if !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("keep the host id: %w", err)
 	}
-	data, err := os.ReadFile(file) //nolint:gosec // The agent's own state.
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("read the host id: %w", err)
 	}

@@ -98,7 +98,7 @@ func (s supervisor) power(ctx context.Context) (err error) {
 	for ctx.Err() == nil {
 		boot, err := sim.Boot(ctx, s.dir, sim.BootOptions{Sleep: pause, Watchdog: watchdog})
 		if ctx.Err() != nil {
-			return nil
+			break // switched off while booting
 		}
 		if err != nil {
 			return fmt.Errorf("boot the machine in %s: %w", s.dir, err)
@@ -129,12 +129,9 @@ func (s supervisor) session(ctx context.Context) (int, error) {
 		case sim.ExitRestart, sim.ExitPowerOff, sim.ExitPowerLoss:
 			return code, nil
 		}
-		if ctx.Err() != nil {
-			return 0, nil
-		}
-		s.log.Warn("the agent ended; it is started again in the same boot", zap.Int("code", code))
-		if pause(ctx, crashPause) != nil {
-			return 0, nil
+		if ctx.Err() == nil {
+			s.log.Warn("the agent ended; it is started again in the same boot", zap.Int("code", code))
+			_ = pause(ctx, crashPause) // the loop looks at ctx
 		}
 	}
 	return 0, nil
@@ -152,7 +149,7 @@ func (s supervisor) child(ctx context.Context) (int, error) {
 		// The parent's death that the kernel tells the child of is this thread's.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		cmd := exec.CommandContext(ctx, s.command[0], s.command[1:]...) //nolint:gosec // Our own program and arguments.
+		cmd := exec.CommandContext(ctx, s.command[0], s.command[1:]...)
 		cmd.Stdout, cmd.Stderr = s.stderr, s.stderr
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

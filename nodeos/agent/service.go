@@ -275,7 +275,7 @@ func (s *service) DeliverTrust(ctx context.Context, req *agentpb.DeliverTrustReq
 		s.cfg.Log.Info("trust document taken", zap.Stringer("carrier", caller), zap.Int64("version", accepted.Document.Version))
 	}
 	return &agentpb.DeliverTrustResponse{
-		Version: uint64(max(accepted.Document.Version, 0)), Digest: accepted.Document.Digest().String(), Unchanged: !changed, //nolint:gosec // Not negative.
+		Version: uint64(max(accepted.Document.Version, 0)), Digest: accepted.Document.Digest().String(), Unchanged: !changed,
 	}, nil
 }
 

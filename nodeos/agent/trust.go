@@ -156,7 +156,7 @@ func (s *TrustStore) store(accepted trust.Accepted) error {
 		if err != nil {
 			return fmt.Errorf("encode the trust document: %w", err)
 		}
-		path := s.path(int(s.serial % 2)) //nolint:gosec // 0 or 1.
+		path := s.path(int(s.serial % 2))
 		if err := renameio.WriteFile(path, data, 0o600); err != nil {
 			return fmt.Errorf("store the trust document in %s: %w", path, err)
 		}
@@ -169,7 +169,7 @@ func (s *TrustStore) store(accepted trust.Accepted) error {
 func (s *TrustStore) path(i int) string { return filepath.Join(s.dir, fmt.Sprintf("trust.%d", i)) }
 
 func readTrustCopy(path string) (trustCopy, error) {
-	f, err := os.Open(path) //nolint:gosec // The agent's own state.
+	f, err := os.Open(path)
 	if err != nil {
 		return trustCopy{}, err
 	}

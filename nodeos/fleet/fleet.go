@@ -96,7 +96,8 @@ type Fleet struct {
 
 	mu      sync.Mutex
 	hosts   map[string]*host
-	running context.Context // the life of Run; nil outside it
+	running context.Context // the life of Run; nil before it
+	stopped bool            // Run is ending: nothing starts any more
 	wait    sync.WaitGroup
 }
 
@@ -131,11 +132,12 @@ func (f *Fleet) Run(ctx context.Context) error {
 	}
 	f.running = ctx
 	for _, h := range f.hosts {
-		f.start(h)
+		f.start(ctx, h)
 	}
 	f.mu.Unlock()
 	<-ctx.Done()
-	f.mu.Lock() // nothing starts after this
+	f.mu.Lock()
+	f.stopped = true
 	f.mu.Unlock()
 	f.wait.Wait()
 	return nil
@@ -158,7 +160,7 @@ func (f *Fleet) SetTargets(targets []Target) {
 		}
 		h := newHost(f.cfg, target)
 		f.hosts[target.HostID] = h
-		f.start(h)
+		f.start(f.running, h)
 	}
 	for id, h := range f.hosts {
 		if !wanted[id] {
@@ -169,11 +171,11 @@ func (f *Fleet) SetTargets(targets []Target) {
 }
 
 // start runs a host's goroutines; f.mu is held.
-func (f *Fleet) start(h *host) {
-	if f.running == nil || f.running.Err() != nil {
+func (f *Fleet) start(running context.Context, h *host) {
+	if running == nil || f.stopped {
 		return
 	}
-	ctx, cancel := context.WithCancel(f.running)
+	ctx, cancel := context.WithCancel(running)
 	h.cancel = cancel
 	f.wait.Go(func() {
 		defer cancel()
@@ -219,7 +221,7 @@ func backoff(failures int) time.Duration {
 	if failures < 7 {
 		wait = min(backoffMost, backoffFirst<<failures)
 	}
-	return wait/2 + rand.N(wait/2+1) //nolint:gosec // Spreading needs no secrecy.
+	return wait/2 + rand.N(wait/2+1) //nolint:gosec // Spreading dials needs no secrecy.
 }
 
 // sleep waits, or returns false when ctx ended first.

@@ -313,11 +313,11 @@ func (h *host) dial(address string) (*grpc.ClientConn, error) {
 	creds := hostCredentials{store: h.cfg.Identity, want: mtls.Host{ClusterUID: h.cfg.ClusterUID, HostID: h.target.HostID}}
 	dialer := net.Dialer{Timeout: 10 * time.Second}
 	return grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(creds), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		grpc.WithTransportCredentials(creds), grpc.WithAuthority(h.target.HostID), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}),
-		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
 		grpc.WithMaxHeaderListSize(8<<10), grpc.WithIdleTimeout(0),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<10), grpc.MaxCallSendMsgSize(64<<10)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
@@ -348,7 +348,7 @@ func (c hostCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthIn
 
 // Info implements credentials.TransportCredentials.
 func (c hostCredentials) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.want.HostID}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 // Clone implements credentials.TransportCredentials.

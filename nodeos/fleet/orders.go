@@ -150,7 +150,7 @@ func (f *Fleet) DeliverTrust(ctx context.Context, hostID string, envelope []byte
 	if err != nil {
 		return 0, err
 	}
-	return int64(answer.GetVersion() & (1<<62 - 1)), nil //nolint:gosec // Masked.
+	return int64(answer.GetVersion() & (1<<62 - 1)), nil
 }
 
 // ResetFence makes a host forget the fence that was seen; for an administrator

@@ -288,8 +288,7 @@ func TestWallFiveAnotherHostOfTheClusterIsNotThisHost(t *testing.T) {
 	}
 	server, client := configs(t, other, caller, start)
 	_, clientErr := shake(t, server, client)
-	var identity *IdentityError
-	if !errors.As(clientErr, &identity) {
+	if _, ok := errors.AsType[*IdentityError](clientErr); !ok {
 		t.Fatalf("client: %v, want an IdentityError", clientErr)
 	}
 }
@@ -328,7 +327,7 @@ func TestKeysAreTheirOwnersAlone(t *testing.T) {
 			t.Errorf("%s has mode %04o, want 0600", file, info.Mode().Perm())
 		}
 	}
-	if err := os.Chmod(filepath.Join(host, "tls.key"), 0o644); err != nil { //nolint:gosec // The wrong mode is the test.
+	if err := os.Chmod(filepath.Join(host, "tls.key"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(InDir(host), fixed(start)); err == nil || !strings.Contains(err.Error(), "chmod 600") {

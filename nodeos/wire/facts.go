@@ -24,13 +24,13 @@ func FactsToProto(f nodeos.HostFacts, about About) *agentpb.Facts {
 		Booted: bootedToProto(f.Booted), FreeBytes: f.FreeBytes, ServicesStopped: f.ServicesStopped,
 		HighWater: maps.Clone(f.HighWater), Fence: FenceToProto(&f.Fence),
 		Operation: OperationToProto(f.Operation), Last: OperationToProto(f.Last), Observed: stamp(f.ObservedAt),
-		TrustVersion: uint64(max(about.TrustVersion, 0)), TrustDigest: about.TrustDigest, //nolint:gosec // Not negative.
+		TrustVersion: uint64(max(about.TrustVersion, 0)), TrustDigest: about.TrustDigest,
 		CertificateExpires: stamp(about.CertificateExpires),
 	}
 	for _, slot := range cut(f.Slots, MaxSlots) {
 		out.Slots = append(out.Slots, &agentpb.Slot{
 			Name: slot.Name, State: string(slot.State), Image: ImageToProto(slot.Image),
-			TriesLeft: int32(min(max(slot.TriesLeft, -1), 1000)), NextBoot: slot.NextBoot, //nolint:gosec // The bounds are on this line.
+			TriesLeft: int32(min(max(slot.TriesLeft, -1), 1000)), NextBoot: slot.NextBoot,
 		})
 	}
 	for _, denied := range cut(f.Denied, MaxDenied) {
@@ -95,7 +95,7 @@ func FactsFromProto(f *agentpb.Facts) (nodeos.HostFacts, About) {
 	}
 	out.Trial = trialFromProto(f.GetTrial())
 	return out, About{
-		Version: line(f.GetAgentVersion()), TrustVersion: int64(f.GetTrustVersion() & (1<<62 - 1)), //nolint:gosec // Masked.
+		Version: line(f.GetAgentVersion()), TrustVersion: int64(f.GetTrustVersion() & (1<<62 - 1)),
 		TrustDigest: line(f.GetTrustDigest()), CertificateExpires: moment(f.GetCertificateExpires()),
 	}
 }

@@ -203,4 +203,4 @@ func lines(in []string) []string {
 func cut[T any](list []T, most int) []T { return list[max(0, len(list)-most):] }
 
 // count returns a small number for the wire; negative ones are zero.
-func count(n int) uint32 { return uint32(min(max(n, 0), 1<<30)) } //nolint:gosec // The bounds are on this line.
+func count(n int) uint32 { return uint32(min(max(n, 0), 1<<30)) }
