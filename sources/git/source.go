@@ -89,6 +89,7 @@ type Source struct {
 	remote remote
 
 	mu        sync.Mutex
+	closed    bool
 	m         *mirror
 	recent    []*sources.Snapshot // what was built last, at most keepSnapshots
 	lastClone time.Time           // when the mirror was last made anew
@@ -185,6 +186,9 @@ func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapsho
 }
 
 func (s *Source) open() (err error) {
+	if s.closed {
+		return refuse(ReasonFetchFailed, "the source was closed, since its declaration changed; the next look reads it anew")
+	}
 	if s.m != nil {
 		return nil
 	}
@@ -466,4 +470,13 @@ func (s *Source) refusePointer(name string, data []byte) error {
 		return nil
 	}
 	return refuse(ReasonLFSPointer, fmt.Sprintf("%s is a Git LFS pointer, not its content; LFS isn't followed: commit the file itself (git lfs migrate export)", foreign.Line(name)))
+}
+
+// Close waits for the calls in flight; later ones fail. It's called before
+// another Source uses the same directory.
+func (s *Source) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed, s.m, s.recent = true, nil, nil
+	return nil
 }

@@ -371,6 +371,24 @@ func TestInitialCommitMustBeContained(t *testing.T) {
 	wantReason(t, err, ReasonRewound, "initialCommit")
 }
 
+func TestAClosedSourceLeavesItsMirrorToTheNext(t *testing.T) {
+	s, c := newServer(t), &clock{}
+	s.commit(map[string]string{"a": "1"})
+	dir := t.TempDir()
+	url := s.http()
+	in := func(cfg *Config) { cfg.Dir = dir }
+	old := s.source(url, c, in)
+	rev := fetch(t, old, sources.Request{}).Revision
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := old.At(t.Context(), rev)
+	wantReason(t, err, ReasonFetchFailed, "closed")
+	_, err = old.Fetch(t.Context(), sources.Request{})
+	wantReason(t, err, ReasonFetchFailed, "closed")
+	fetch(t, s.source(url, c, in), sources.Request{Accepted: rev})
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	base := Config{URL: "https://example.com/x.git", Ref: Ref{Branch: "main"}, Dir: t.TempDir(), Now: func() time.Time { return epoch }}
 	for name, tc := range map[string]struct {
