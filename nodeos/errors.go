@@ -107,17 +107,17 @@ func (e RebootError) Error() string { return fmt.Sprintf("the machine is going d
 
 // IsRebootError says whether err is, or wraps, a RebootError.
 func IsRebootError(err error) bool {
-	var e RebootError
-	return errors.As(err, &e)
+	_, ok := errors.AsType[RebootError](err)
+	return ok
 }
 
 // ReasonOf returns the condition reason that an error carries, or fallback.
 func ReasonOf(err error, fallback string) string {
-	var r interface {
+	type reasoned interface {
 		error
 		Reason() string
 	}
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[reasoned](err); ok {
 		return r.Reason()
 	}
 	return fallback

@@ -232,7 +232,7 @@ type OperationStatus struct {
 	PhaseIndex int `json:"phaseIndex,omitempty"`
 	// PhaseCount is the length of the plan.
 	PhaseCount int `json:"phaseCount,omitempty"`
-	// Tasks are the tasks of the current phase that haven't ended.
+	// Tasks are the tasks of the current phase.
 	Tasks []string `json:"tasks,omitempty"`
 	// Try counts the tries of the phase from 1.
 	Try int `json:"try,omitempty"`

@@ -5,6 +5,7 @@ package nodeos
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -177,7 +178,7 @@ func phases(all ...*Phase) []Phase {
 }
 
 // when keeps the phase if yes.
-func when(yes bool, p *Phase) *Phase { //nolint:revive // flag-parameter: reads as the runbook does.
+func when(yes bool, p *Phase) *Phase {
 	if yes {
 		return p
 	}
@@ -230,10 +231,11 @@ func effect(e PhaseEffect) func(*Phase) { return func(p *Phase) { p.Effect = e }
 func Describe(plan []Phase) []string {
 	out := make([]string, 0, len(plan))
 	for i, p := range plan {
-		line := fmt.Sprintf("%d. %s:", i+1, p.Name)
+		words := []string{fmt.Sprintf("%d. %s:", i+1, p.Name)}
 		for _, t := range p.Tasks {
-			line += " " + t.Name
+			words = append(words, t.Name)
 		}
+		line := strings.Join(words, " ")
 		if p.Ends == EndBoot {
 			line += ", then the machine boots"
 		}

@@ -173,7 +173,7 @@ func Open(file string, notify func(nodeos.Provider) error) (*Manager, error) {
 
 // readBounded reads a file of at most MaxBytes.
 func readBounded(file string) ([]byte, error) {
-	f, err := os.Open(file) //nolint:gosec // the host's own configuration.
+	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ package events
 import (
 	"context"
 	"errors"
-	"sort"
 	"sync"
 	"time"
 
@@ -132,8 +131,11 @@ func (r *Ring) cursor(o nodeos.WatchOptions) cursor {
 		return r.after(o.TailID)
 	case o.TailDuration > 0:
 		since := r.cfg.Now().Add(-o.TailDuration)
-		n := sort.Search(len(r.events), func(i int) bool { return !r.at(r.oldest() + uint64(i)).Time.Before(since) }) //nolint:gosec // an index is positive.
-		return cursor{next: r.oldest() + uint64(n)}                                                                   //nolint:gosec // an index is positive.
+		n := r.oldest()
+		for n < r.next && r.at(n).Time.Before(since) {
+			n++
+		}
+		return cursor{next: n}
 	default:
 		return cursor{next: r.next}
 	}

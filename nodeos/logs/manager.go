@@ -228,7 +228,7 @@ func (m *Manager) deliver(e *nodeos.LogEvent) {
 
 // again waits before the next try: for new senders, or for a while when there
 // are some; false when the manager is closed.
-func (m *Manager) again(swapped <-chan struct{}, some bool) bool { //nolint:revive // flag-parameter: a fact, not a mode.
+func (m *Manager) again(swapped <-chan struct{}, some bool) bool {
 	var later <-chan time.Time
 	if some {
 		timer := time.NewTimer(retryPause)

@@ -515,7 +515,7 @@ func TestAMachineSaysWhatIsInstalledAndStaged(t *testing.T) {
 		r := newRig(t)
 		image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
 		wantState(t, r.settle(nodeos.SequenceStageUpgrade, upgrade("op1", image)), nodeos.OperationSucceeded, "")
-		r.until(func(ctx context.Context, c *Controller) bool {
+		r.until(func(_ context.Context, c *Controller) bool {
 			<-c.started
 			m := c.Runtime().State().Machine()
 			if !m.Installed() || !m.IsInstallStaged() || m.StagedInstallImageRef() != image.Ref.String() || len(m.StagedInstallOptions()) == 0 {

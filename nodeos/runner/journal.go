@@ -77,11 +77,11 @@ func OpenJournal(dir string) (*Journal, error) {
 
 // lockFile keeps other processes out until the file is closed.
 func lockFile(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the name is the agent's own.
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the journal: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil { //nolint:gosec // a descriptor fits an int.
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock the journal %s: is another agent running? %w", name, err), f.Close())
 	}
 	return f, nil
@@ -90,7 +90,7 @@ func lockFile(name string) (*os.File, error) {
 // load reads the file and opens it for appending; without one it begins one.
 func (j *Journal) load() error {
 	name := filepath.Join(j.dir, journalName)
-	f, err := os.Open(name) //nolint:gosec // the name is the agent's own.
+	f, err := os.Open(name)
 	if errors.Is(err, os.ErrNotExist) {
 		j.state = State{InstallationID: rand.Text()}
 		return j.rewrite()
@@ -275,7 +275,7 @@ func (j *Journal) rewrite() error {
 		return err
 	}
 	name := filepath.Join(j.dir, journalName)
-	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // the name is the agent's own.
+	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write the journal: %w", err)
 	}
@@ -302,7 +302,7 @@ func (j *Journal) rewrite() error {
 
 // syncDir makes a rename in a directory last.
 func syncDir(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // the name is the agent's own.
+	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}

@@ -20,19 +20,19 @@ import (
 )
 
 // exampleState is a state with something in every field.
-func exampleState(t testing.TB, n int) State {
-	t.Helper()
+func exampleState(tb testing.TB, n int) State {
+	tb.Helper()
 	r := nodeos.UpgradeRequest{
 		Order: nodeos.Order{OperationID: fmt.Sprint("op", n), Caller: "spiffe://c1/caller/reconciler", Fence: &nodeos.Fence{ClusterUID: "c1", Epoch: 3}, Remote: true},
 		Image: nodeos.ImageRef{Repository: "registry.test/os", Digest: digest("2.0.0")}, Product: "os", Version: "2.0.0",
 	}
 	plan, err := nodeos.Plan(nodeos.SequenceUpgrade, nodeos.ModeMetal, r)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	op, err := newOperation(Order{Sequence: nodeos.SequenceUpgrade, Request: r, Plan: plan}, "hash", epoch)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	op.Index, op.State, op.TrialID, op.PhaseBootID = 4, nodeos.OperationRebooting, op.ID, "boot1"
 	return State{
@@ -52,15 +52,15 @@ func exampleState(t testing.TB, n int) State {
 }
 
 // journalBytes is a journal with n records.
-func journalBytes(t testing.TB, n int) []byte {
-	t.Helper()
+func journalBytes(tb testing.TB, n int) []byte {
+	tb.Helper()
 	out := binary.BigEndian.AppendUint32([]byte(journalMagic), journalVersion)
 	for i := range n {
-		s := exampleState(t, i)
-		s.Number = uint64(i) //nolint:gosec // small.
+		s := exampleState(tb, i)
+		s.Number = uint64(i)
 		record, err := frame(s)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		out = append(out, record...)
 	}
@@ -70,7 +70,7 @@ func journalBytes(t testing.TB, n int) []byte {
 func TestAJournalCutAnywhereHasAWholeState(t *testing.T) {
 	data := journalBytes(t, 3)
 	record := (len(data) - headerSize) / 3
-	for n := range len(data) {
+	for n := range data {
 		c, err := ReadJournal(data[:n])
 		if err != nil {
 			t.Fatalf("cut at %d: %v", n, err)
@@ -78,7 +78,7 @@ func TestAJournalCutAnywhereHasAWholeState(t *testing.T) {
 		if want := max(0, (n-headerSize)/record); c.Records != want || c.Damaged != 0 {
 			t.Fatalf("cut at %d: %d records and %d damaged, want %d and 0", n, c.Records, c.Damaged, want)
 		}
-		if c.Records > 0 && c.State.Number != uint64(c.Records-1) { //nolint:gosec // small.
+		if c.Records > 0 && c.State.Number != uint64(c.Records-1) {
 			t.Fatalf("cut at %d: the state is number %d of %d", n, c.State.Number, c.Records)
 		}
 	}
@@ -133,7 +133,7 @@ func TestAStateOfTheNextVersionMayHaveMoreFields(t *testing.T) {
 	body := append([]byte(`{"colour":"blue",`), record[frameSize+1:]...)
 	data := journalBytes(t, 0)
 	data[headerSize-1] = journalVersion + 1
-	data = binary.BigEndian.AppendUint32(data, uint32(len(body))) //nolint:gosec // small.
+	data = binary.BigEndian.AppendUint32(data, uint32(len(body)))
 	data = binary.BigEndian.AppendUint32(data, crcOf(body))
 	c, err := ReadJournal(append(data, body...))
 	if err != nil || c.Records != 1 {
@@ -289,7 +289,7 @@ func FuzzReadJournal(f *testing.F) {
 	f.Add(journalBytes(f, 1))
 	f.Add(journalBytes(f, 2)[:700])
 	f.Add([]byte(journalMagic + "\x00\x00\x00\x01\xff\xff\xff\xff\x00\x00\x00\x00"))
-	f.Fuzz(func(t *testing.T, data []byte) {
+	f.Fuzz(func(_ *testing.T, data []byte) {
 		c, err := ReadJournal(data)
 		if err != nil {
 			return

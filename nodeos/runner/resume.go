@@ -92,7 +92,7 @@ func (t *step) settleElsewhere(inv nodeos.Inventory) {
 }
 
 // resume goes on with the open operation.
-func (t *step) resume(booted bool) { //nolint:revive // flag-parameter: a fact, not a mode.
+func (t *step) resume(booted bool) {
 	op := t.s.Op
 	if op == nil || op.Stop != nil && op.State != nodeos.OperationRebooting {
 		return
@@ -118,7 +118,7 @@ func (t *step) resume(booted bool) { //nolint:revive // flag-parameter: a fact, 
 }
 
 // resumeTrial looks at a system on trial again after a boot.
-func (t *step) resumeTrial(booted bool) { //nolint:revive // flag-parameter: a fact, not a mode.
+func (t *step) resumeTrial(booted bool) {
 	switch {
 	case t.s.Trial == nil: // committed; the crash was before the record
 		t.finishWell()
@@ -128,7 +128,7 @@ func (t *step) resumeTrial(booted bool) { //nolint:revive // flag-parameter: a f
 }
 
 // resumeRunning goes on with a phase that a crash or a boot interrupted.
-func (t *step) resumeRunning(booted bool) { //nolint:revive // flag-parameter: a fact, not a mode.
+func (t *step) resumeRunning(booted bool) {
 	op := t.s.Op
 	boot := op.bootIndex()
 	op.Restarts++

@@ -184,7 +184,7 @@ func (m *Machine) StagedInstallOptions() []byte {
 }
 
 // KexecPrepared implements nodeos.MachineState.
-func (m *Machine) KexecPrepared(prepared bool) { //nolint:revive // flag-parameter: the document's signature.
+func (m *Machine) KexecPrepared(prepared bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kexec = prepared

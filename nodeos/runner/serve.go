@@ -196,8 +196,7 @@ func (c *Controller) runPhase(ctx context.Context, s State, op *Operation) Event
 		err = run.together(ctx, p.Tasks)
 	}
 	end.Took = c.cfg.Now().Sub(begin)
-	var down nodeos.RebootError
-	if errors.As(err, &down) {
+	if down, ok := errors.AsType[nodeos.RebootError](err); ok {
 		end.Restart = &down.Cmd
 		return end
 	}

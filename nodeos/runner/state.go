@@ -156,6 +156,7 @@ func (o *Operation) clone() *Operation {
 		c.Stop = &stop
 	}
 	c.Plan = slices.Clone(o.Plan)
+	c.Tasks = slices.Clone(o.Tasks)
 	return &c
 }
 

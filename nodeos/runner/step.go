@@ -128,7 +128,7 @@ func (t *step) stateOf(id string) nodeos.OperationState {
 }
 
 // begin starts the open operation from its first phase.
-func (t *step) begin(resumed bool) { //nolint:revive // flag-parameter: the event says it.
+func (t *step) begin(resumed bool) {
 	op := t.s.Op
 	op.StopBy = time.Time{}
 	t.publish(op.ID, nodeos.EventSequenceStart{Sequence: op.Sequence, Phases: len(op.Plan), Resumed: resumed})
@@ -150,6 +150,10 @@ func (t *step) enter(i int) {
 	}
 	p := op.phase()
 	op.Phase, op.PhaseIndex, op.PhaseCount = p.Name, i+1, len(op.Plan)
+	op.Tasks = make([]string, len(p.Tasks))
+	for n, task := range p.Tasks {
+		op.Tasks[n] = task.Name
+	}
 	if p.Effect == nodeos.EffectArm {
 		t.arm()
 	}

@@ -138,7 +138,7 @@ func (t *step) own(what string, seq nodeos.Sequence, r nodeos.Request, plan []no
 	default:
 		r = nodeos.PlainRequest{Order: order}
 	}
-	hash, _ := nodeos.Digest(seq, r) //nolint:errcheck // these two kinds always encode.
+	hash, _ := nodeos.Digest(seq, r)
 	op, err := newOperation(Order{Sequence: seq, Request: r, Plan: plan}, hash, t.now)
 	if err != nil {
 		return

@@ -107,11 +107,11 @@ func stage(t *testing.T, m Machine, h nodeos.Host, version string, kind Kind) no
 	return image
 }
 
-// activated stages and activates an image and boots.
-func activated(t *testing.T, m Machine, version string, kind Kind) (nodeos.Host, nodeos.Image) {
+// activated stages and activates an image of version 2.0.0 and boots.
+func activated(t *testing.T, m Machine, kind Kind) (nodeos.Host, nodeos.Image) {
 	t.Helper()
 	h := m.Boot(t)
-	image := stage(t, m, h, version, kind)
+	image := stage(t, m, h, "2.0.0", kind)
 	must(t, h.SetNextBoot(t.Context(), image.Ref.Digest))
 	return m.Boot(t), image
 }
@@ -277,7 +277,7 @@ func clearNext(t *testing.T, m Machine) {
 }
 
 func hangs(t *testing.T, m Machine) {
-	h, image := activated(t, m, "2.0.0", Hangs)
+	h, image := activated(t, m, Hangs)
 	wantVersion(t, h, "1.0.0", true)
 	if s, ok := inspect(t, h).SlotOf(image.Ref.Digest); !ok || s.State != nodeos.SlotBad {
 		t.Errorf("the slot that hung is %+v, want bad", s)
@@ -285,7 +285,7 @@ func hangs(t *testing.T, m Machine) {
 }
 
 func unhealthy(t *testing.T, m Machine) {
-	h, _ := activated(t, m, "2.0.0", Unhealthy)
+	h, _ := activated(t, m, Unhealthy)
 	for range 20 {
 		if inspect(t, h).Booted.Version == "1.0.0" {
 			wantVersion(t, h, "1.0.0", true)
@@ -301,7 +301,7 @@ func unhealthy(t *testing.T, m Machine) {
 }
 
 func keepTry(t *testing.T, m Machine) {
-	h, _ := activated(t, m, "2.0.0", Healthy)
+	h, _ := activated(t, m, Healthy)
 	if !inspect(t, h).Capabilities.BootOnce {
 		return
 	}
@@ -314,7 +314,7 @@ func keepTry(t *testing.T, m Machine) {
 }
 
 func commits(t *testing.T, m Machine) {
-	h, image := activated(t, m, "2.0.0", Healthy)
+	h, image := activated(t, m, Healthy)
 	for range 2 {
 		must(t, h.Commit(t.Context(), image.Ref.Digest))
 		wantVersion(t, h, "2.0.0", true)
@@ -327,7 +327,7 @@ func commits(t *testing.T, m Machine) {
 }
 
 func commitsOther(t *testing.T, m Machine) {
-	h, _ := activated(t, m, "2.0.0", Healthy)
+	h, _ := activated(t, m, Healthy)
 	other, _ := m.Image(t, "3.0.0", Healthy)
 	if err := h.Commit(t.Context(), other.Ref.Digest); err == nil {
 		t.Error("a digest that doesn't run was committed")
@@ -336,7 +336,7 @@ func commitsOther(t *testing.T, m Machine) {
 }
 
 func protectsGood(t *testing.T, m Machine) {
-	h, _ := activated(t, m, "2.0.0", Healthy)
+	h, _ := activated(t, m, Healthy)
 	image, content := m.Image(t, "3.0.0", Healthy)
 	_, err := h.Stage(t.Context(), image, bytes.NewReader(content))
 	if err == nil || nodeos.ReasonOf(err, "") != "Unconfirmed" {
@@ -348,7 +348,7 @@ func protectsGood(t *testing.T, m Machine) {
 }
 
 func restores(t *testing.T, m Machine) {
-	h, image := activated(t, m, "2.0.0", Healthy)
+	h, image := activated(t, m, Healthy)
 	for range 2 {
 		slot, err := h.Restore(t.Context())
 		must(t, err)
@@ -365,7 +365,7 @@ func restores(t *testing.T, m Machine) {
 }
 
 func restoresCommitted(t *testing.T, m Machine) {
-	h, image := activated(t, m, "2.0.0", Healthy)
+	h, image := activated(t, m, Healthy)
 	must(t, h.Commit(t.Context(), image.Ref.Digest))
 	_, err := h.Restore(t.Context())
 	must(t, err)

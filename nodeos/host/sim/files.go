@@ -113,7 +113,7 @@ func (d disk) write(c bootConfig) error {
 
 // writeSynced writes a file and syncs it.
 func writeSynced(name string, data []byte) error {
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) //nolint:gosec // the machine's own directory.
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func writeSynced(name string, data []byte) error {
 
 // syncDir makes the names in a directory last.
 func syncDir(dir string) error {
-	f, err := os.Open(dir) //nolint:gosec // the machine's own directory.
+	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func syncDir(dir string) error {
 
 // readJSON reads a bounded JSON file.
 func readJSON(name string, into any) error {
-	f, err := os.Open(name) //nolint:gosec // the machine's own directory.
+	f, err := os.Open(name)
 	if err != nil {
 		return err
 	}

@@ -189,7 +189,7 @@ func (h *Host) Stage(ctx context.Context, image nodeos.Image, content io.Reader)
 // fill writes content into a slot, syncs it, reads it back and compares.
 func (h *Host) fill(ctx context.Context, slot nodeos.Slot, image nodeos.Image, content io.Reader) error {
 	part := h.disk.image(slot.Name) + ".part"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600) //nolint:gosec // the machine's own directory.
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("write slot %s: %w", slot.Name, err)
 	}
