@@ -345,7 +345,7 @@ func (c *core) settle(now time.Time) []action {
 	out := c.startLoad(now)
 	out = append(out, c.startPass(now)...)
 	out = append(out, c.startRepairs(now)...)
-	return append(out, wake{c.wakeAt()})
+	return append(out, wake{c.wakeAt(now)})
 }
 
 // startPass begins the next pass when it is due.
@@ -366,11 +366,12 @@ func (c *core) startPass(now time.Time) []action {
 	}}
 }
 
-// wakeAt is the earliest time at which something is due, zero for never.
-func (c *core) wakeAt() time.Time {
+// wakeAt is the earliest time to come at which something is due, zero for
+// never. What is due by now was started or waits for an event, not for time.
+func (c *core) wakeAt(now time.Time) time.Time {
 	var at time.Time
 	earlier := func(t time.Time) {
-		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+		if t.After(now) && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
 	}
@@ -381,7 +382,9 @@ func (c *core) wakeAt() time.Time {
 		earlier(c.nextPass)
 	}
 	if !c.paused {
-		earlier(c.repairs.due())
+		for _, d := range c.repairs.list {
+			earlier(d.notUntil)
+		}
 	}
 	return at
 }

@@ -200,7 +200,7 @@ func risks(violations []precondition.Violation) []string {
 // startHistory notes that the accepted release begins; what it supersedes
 // ends as it is. A release that was level before this process began has its
 // entry already.
-func (c *core) startHistory(known bool, now time.Time) { //nolint:revive // The flag is a fact, not a mode.
+func (c *core) startHistory(known bool, now time.Time) {
 	if len(c.history) > 0 && c.history[0].Ended.IsZero() {
 		c.history = append([]HistoryFact(nil), c.history...)
 		c.history[0].Ended = now

@@ -32,17 +32,6 @@ type drift struct {
 // repairs are the drifted objects, in the order of their drift.
 type repairs struct{ list []drift }
 
-// due is when the first waiting repair is, zero for none.
-func (r repairs) due() time.Time {
-	var at time.Time
-	for _, d := range r.list {
-		if !d.running && !d.notUntil.IsZero() && (at.IsZero() || d.notUntil.Before(at)) {
-			at = d.notUntil
-		}
-	}
-	return at
-}
-
 func (r repairs) index(id payload.ObjectID) int {
 	return slices.IndexFunc(r.list, func(d drift) bool { return d.id == id })
 }

@@ -38,6 +38,7 @@ func newScript(restore Restore) *script {
 // -rewrite, then read the diff.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		t.Helper()
 		s := newScript(Restore{})
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()

@@ -80,8 +80,7 @@ const ReasonFailed = "ManifestNotApplied"
 // asUpdateError gives err a reason, an effect and an object. An error that
 // says nothing about retries is retried: passes are bounded by their backoff.
 func asUpdateError(id payload.ObjectID, err error) *UpdateError {
-	var known *UpdateError
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*UpdateError](err); ok {
 		out := *known
 		if out.Object == (payload.ObjectID{}) {
 			out.Object = id

@@ -108,7 +108,7 @@ func (w *SyncWorker) Drifted(id payload.ObjectID) { w.dispatch(drifted{id}) }
 func (w *SyncWorker) LookAgain() { w.dispatch(lookAgain{}) }
 
 // Pause stops everything that writes, or resumes it. Retrieval goes on.
-func (w *SyncWorker) Pause(on bool) { w.dispatch(pausing{on}) } //nolint:revive // Both are one brake.
+func (w *SyncWorker) Pause(on bool) { w.dispatch(pausing{on}) }
 
 // Status returns a copy of the status.
 func (w *SyncWorker) Status() *SyncWorkerStatus {

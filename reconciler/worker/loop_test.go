@@ -138,6 +138,7 @@ func inBubble(t *testing.T, config Config, test func(t *testing.T, w *SyncWorker
 
 func TestTheLoopInstallsThenUpdatesThenKeeps(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
 		status := w.Update(1, desired("1.0.0"), nil, payload.Initializing)
 		if status.Generation != 1 || status.Load.Step != StepRetrievePayload {
 			t.Errorf("Update returned %+v", status)
@@ -164,7 +165,7 @@ func TestTheLoopInstallsThenUpdatesThenKeeps(t *testing.T) {
 		if got := world.take(); !slices.Equal(got, []string{"apply b of 1.1.0 as Reconciling"}) {
 			t.Errorf("log after a drift is %q", got)
 		}
-		time.Sleep(100 * time.Second) //nolint:forbidigo // The bubble's time.
+		time.Sleep(100 * time.Second)
 		synctest.Wait()
 		if got := world.take(); len(got) != 4 || w.Status().Completed != 2 || w.Status().DriftRepairs != 1 {
 			t.Errorf("log after the interval is %q, status %+v", got, w.Status())
@@ -182,6 +183,7 @@ func TestTheLoopInstallsThenUpdatesThenKeeps(t *testing.T) {
 
 func TestABadTargetStopsNeitherPassNorRepair(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
 		w.Update(1, desired("1.0.0"), nil, payload.Reconciling)
 		synctest.Wait()
 		world.mu.Lock()
@@ -212,6 +214,7 @@ func TestABadTargetStopsNeitherPassNorRepair(t *testing.T) {
 
 func TestANewTargetPreemptsAWait(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
 		w.Update(1, desired("1.0.0"), nil, payload.Reconciling)
 		synctest.Wait()
 		world.mu.Lock()
@@ -244,16 +247,17 @@ func TestANewTargetPreemptsAWait(t *testing.T) {
 
 func TestAnObjectIsTriedAFewTimesWithinAPass(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
 		world.refused["b"] = maxTries - 1
 		world.refused["c"] = maxTries + 1
 		w.Update(1, desired("1.0.0"), nil, payload.Initializing)
-		time.Sleep(5 * time.Second) //nolint:forbidigo // The bubble's time.
+		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		status := w.Status()
 		if status.Done != 2 || status.Attempt != 1 || status.Failure == nil || status.Failure.Object.Name != "c" || !status.Initial {
 			t.Errorf("status: %+v", status)
 		}
-		time.Sleep(20 * time.Second) //nolint:forbidigo // The bubble's time.
+		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		if status := w.Status(); !status.Reconciling || status.Failure != nil {
 			t.Errorf("status after the next pass: %+v", status)
@@ -273,6 +277,7 @@ func TestAWorkerEndsWithItsContextAmidAWait(t *testing.T) {
 
 func TestAPauseEndsThePassAndHoldsRepairs(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
 		world.hold["b"] = make(chan struct{})
 		w.Update(1, desired("1.0.0"), nil, payload.Updating)
 		synctest.Wait()
@@ -280,7 +285,7 @@ func TestAPauseEndsThePassAndHoldsRepairs(t *testing.T) {
 		synctest.Wait()
 		world.take()
 		w.Drifted(object("a"))
-		time.Sleep(time.Hour) //nolint:forbidigo // The bubble's time.
+		time.Sleep(time.Hour)
 		synctest.Wait()
 		if got := world.take(); len(got) != 0 || !w.Status().Paused {
 			t.Errorf("log while paused is %q", got)
