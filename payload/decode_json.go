@@ -38,8 +38,7 @@ func (d *fileDecoder) decodeJSON(data []byte) (ok bool, err error) {
 		line := j.line()
 		value, err := j.value(token, 0)
 		if err != nil {
-			var limit *LoadError
-			if errors.As(err, &limit) {
+			if _, ours := errors.AsType[*LoadError](err); ours {
 				return false, err
 			}
 			return false, nil

@@ -132,7 +132,7 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	if err := p.selectFrom(s, opts, mode); err != nil {
 		return nil, err
 	}
-	return p, p.duplicates(mode)
+	return p, p.duplicates(mode && opts.Selection.Profile != "")
 }
 
 // expect compares the metadata with what was signed.

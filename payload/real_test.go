@@ -101,6 +101,13 @@ func TestARealPayloadLoadsAsCVOLoadsIt(t *testing.T) {
 	}
 }
 
+func TestARealPayloadWithoutAProfileIsRefusedForItsVariants(t *testing.T) {
+	_, err := LoadUnverified(realPayload(t), LoadOptions{})
+	if e := refusal(t, err); !strings.Contains(e.Error(), "already") {
+		t.Errorf("error is %v", e)
+	}
+}
+
 // Every document of a real payload becomes the JSON that sigs.k8s.io/yaml
 // makes of it, which is what kubectl and CVO send.
 func TestARealPayloadDecodesAsKubernetesWouldDecodeIt(t *testing.T) {

@@ -60,8 +60,7 @@ func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
 func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 	at := func(err error) error {
 		kind := ReasonInvalid
-		var known *LoadError
-		if errors.As(err, &known) {
+		if known, ok := errors.AsType[*LoadError](err); ok {
 			kind = known.Kind
 		}
 		return &LoadError{Kind: kind, File: file.name, Document: e.number, Line: e.line, Message: err.Error()}
@@ -136,9 +135,10 @@ func implied(s *scan, opts LoadOptions) map[string]bool {
 	return implicit
 }
 
-// duplicates refuses an identity that stands twice. CVO would apply both, one
-// after the other; there the last one is kept, which is where that ends.
-func (p *Payload) duplicates(cvo bool) error {
+// duplicates refuses an identity that stands twice. For a profile CVO would
+// apply both, one after the other; there the last one is kept, which is where
+// that ends. Without a profile they are variants of which nobody chose.
+func (p *Payload) duplicates(keepLast bool) error {
 	last := make(map[ObjectID]int, len(p.Manifests))
 	dropped := false
 	for i := range p.Manifests {
@@ -149,7 +149,7 @@ func (p *Payload) duplicates(cvo bool) error {
 				Kind: ReasonInvalid, File: m.File, Document: m.Document, Line: m.Line,
 				Message: fmt.Sprintf("%s stands in %s:%d (document %d) already", m.ID, first.File, first.Line, first.Document),
 			}
-			if !cvo {
+			if !keepLast {
 				return at
 			}
 			dropped = true

@@ -198,8 +198,8 @@ func (b *builder) reconcile(order Order) {
 	for i := range permuted {
 		permuted[i] = i
 	}
-	round, turn := uint64(max(order.Attempt, 0)/turns), max(order.Attempt, 0)%turns //nolint:gosec // Both are not negative.
-	random := rand.New(rand.NewPCG(order.Seed, round))                              //nolint:gosec // An order is no secret.
+	round, turn := uint64(max(order.Attempt, 0)/turns), max(order.Attempt, 0)%turns
+	random := rand.New(rand.NewPCG(order.Seed, round)) //nolint:gosec // An order is no secret.
 	random.Shuffle(n, func(i, j int) { permuted[i], permuted[j] = permuted[j], permuted[i] })
 	nodeOf := make([]int, n)
 	for k := range n {

@@ -194,7 +194,8 @@ var allStates = []payload.State{payload.Initializing, payload.Updating, payload.
 
 // drawManifests draws a payload of a few namespaces, definitions, components
 // and levels, with marked ones among them.
-func drawManifests(t *rapid.T, tb testing.TB) []payload.Manifest {
+func drawManifests(tb testing.TB, t *rapid.T) []payload.Manifest {
+	tb.Helper()
 	kinds := []string{"Namespace", "CustomResourceDefinition", "Role", "ServiceAccount", "Deployment", "Job", "ConfigMap", "NodeOS", "K0", "K1", "ValidatingWebhookConfiguration"}
 	n := rapid.IntRange(0, 40).Draw(t, "n")
 	out := make([]payload.Manifest, n)
@@ -216,7 +217,7 @@ func drawManifests(t *rapid.T, tb testing.TB) []payload.Manifest {
 
 func TestEveryManifestIsAppliedOnceByAtMostTheGivenWorkers(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		ms := drawManifests(r, t)
+		ms := drawManifests(t, r)
 		state := rapid.SampledFrom(allStates).Draw(r, "state")
 		workers := rapid.IntRange(1, 5).Draw(r, "workers")
 		g := Build(ms, state, Order{Seed: 1, Attempt: rapid.IntRange(0, 9).Draw(r, "attempt")})
@@ -249,7 +250,7 @@ func TestEveryManifestIsAppliedOnceByAtMostTheGivenWorkers(t *testing.T) {
 
 func TestAFailedWalkAccountsForEveryManifest(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		ms := drawManifests(r, t)
+		ms := drawManifests(t, r)
 		g := Build(ms, rapid.SampledFrom(allStates).Draw(r, "state"), Order{})
 		bad := rapid.IntRange(1, 7).Draw(r, "bad")
 		calls := atomic.Int32{}
@@ -267,7 +268,7 @@ func TestAFailedWalkAccountsForEveryManifest(t *testing.T) {
 
 func TestLevelsAreBarriers(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		ms := drawManifests(r, t)
+		ms := drawManifests(t, r)
 		g := Build(ms, payload.Updating, Order{})
 		b := &builder{Graph: g}
 		levels := b.effectiveLevels()

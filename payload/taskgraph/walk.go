@@ -41,7 +41,7 @@ func (r Result) Complete() bool {
 // its node and keeps what depends on it from running; everything else goes
 // on. When ctx ends, no further manifest is started.
 func Walk(ctx context.Context, g *Graph, workers int, do func(ctx context.Context, m *payload.Manifest) error) Result {
-	w := &walker{graph: g, do: do, waiting: make([]int, len(g.nodes)), state: make([]nodeState, len(g.nodes)), left: len(g.nodes)}
+	w := &walker{graph: g, do: do, waiting: make([]int, len(g.nodes)), blocked: make([]bool, len(g.nodes)), left: len(g.nodes)}
 	w.wake.L = &w.mu
 	w.ready = make([]int, 0, len(g.nodes))
 	for i := range g.nodes {
@@ -58,15 +58,6 @@ func Walk(ctx context.Context, g *Graph, workers int, do func(ctx context.Contex
 	return w.result
 }
 
-// nodeState is what is known about a node before it runs.
-type nodeState uint8
-
-const (
-	open nodeState = iota
-	// blocked nodes depend on one that failed.
-	blocked
-)
-
 // walker is one walk. The ready list is a queue: nodes are appended at its
 // end and taken from next on.
 type walker struct {
@@ -78,7 +69,8 @@ type walker struct {
 	ready   []int
 	next    int
 	waiting []int
-	state   []nodeState
+	// blocked nodes depend on one that failed.
+	blocked []bool
 	left    int
 	result  Result
 }
@@ -104,7 +96,7 @@ func (w *walker) work(ctx context.Context) {
 // run applies the manifests of a node; it gives the lock up meanwhile.
 func (w *walker) run(ctx context.Context, n int) (ok bool) {
 	node := &w.graph.nodes[n]
-	if w.state[n] == blocked {
+	if w.blocked[n] {
 		w.result.Blocked += len(node.tasks)
 		return false
 	}
@@ -131,7 +123,7 @@ func (w *walker) run(ctx context.Context, n int) (ok bool) {
 func (w *walker) finish(n int, ok bool) {
 	for _, e := range w.graph.nodes[n].out {
 		if !ok && !e.soft {
-			w.state[e.to] = blocked
+			w.blocked[e.to] = true
 		}
 		if w.waiting[e.to]--; w.waiting[e.to] == 0 {
 			w.ready = append(w.ready, e.to)
