@@ -60,6 +60,7 @@ type bed struct {
 	address   string
 	output    *tail
 	process   *exec.Cmd
+	pki       *mtls.Directory
 }
 
 // tail keeps what a process wrote, for a test that fails.
@@ -80,7 +81,17 @@ func (o *tail) String() string {
 	return o.buf.String()
 }
 
+// newBed is a bed whose host runs.
 func newBed(t *testing.T, args ...string) *bed {
+	t.Helper()
+	b := newShelf(t)
+	first := b.system(sim.Document{Version: "2.0.0", KubeletVersion: "v1.36.3"}, true)
+	b.start(first, args...)
+	return b
+}
+
+// newShelf is a bed without a host: a registry and a key.
+func newShelf(t *testing.T) *bed {
 	t.Helper()
 	b := &bed{t: t, dir: t.TempDir(), fence: nodeos.Fence{ClusterUID: testCluster, Epoch: 1}, output: &tail{}}
 	server := httptest.NewServer(ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0))))
@@ -95,8 +106,6 @@ func newBed(t *testing.T, args ...string) *bed {
 	if b.key, err = build.GenerateKey(); err != nil {
 		t.Fatal(err)
 	}
-	first := b.system(sim.Document{Version: "2.0.0", KubeletVersion: "v1.36.3"}, true)
-	b.start(first, args...)
 	return b
 }
 
@@ -131,23 +140,30 @@ func (b *bed) system(doc sim.Document, signed bool) nodeos.Image {
 // trustFile writes the first trust document and returns its file and digest.
 func (b *bed) trustFile() (string, trust.Digest) {
 	b.t.Helper()
-	public, err := b.key.PublicPEM()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	document := fmt.Sprintf("name: root\nversion: 1\nexpires: 2099-01-01T00:00:00Z\nclusters: [\"*\"]\nkeys:\n- name: k\n  pem: |\n    %s\n"+
-		"roles:\n  root: {keys: [k], threshold: 1}\n  os: {keys: [k], threshold: 1}\n"+
-		"rules:\n- {match: {kind: NodeOS, name: \"*\"}, product: platform-os, role: os}\n",
-		strings.ReplaceAll(strings.TrimSpace(string(public)), "\n", "\n    "))
-	sealed, err := trust.Seal([]byte(document), b.key)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	sealed, digest := b.envelope(1, "")
 	file := filepath.Join(b.dir, "trust.json")
 	if err := os.WriteFile(file, sealed, 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	return file, trust.DigestOf([]byte(document))
+	return file, digest
+}
+
+// envelope seals a version of the trust document, with more lines at its end.
+func (b *bed) envelope(number int, extra string) ([]byte, trust.Digest) {
+	b.t.Helper()
+	public, err := b.key.PublicPEM()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	document := fmt.Sprintf("name: root\nversion: %d\nexpires: 2099-01-01T00:00:00Z\nclusters: [\"*\"]\nkeys:\n- name: k\n  pem: |\n    %s\n"+
+		"roles:\n  root: {keys: [k], threshold: 1}\n  os: {keys: [k], threshold: 1}\n"+
+		"rules:\n- {match: {kind: NodeOS, name: \"*\"}, product: platform-os, role: os}\n%s",
+		number, strings.ReplaceAll(strings.TrimSpace(string(public)), "\n", "\n    "), extra)
+	sealed, err := trust.Seal([]byte(document), b.key)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return sealed, trust.DigestOf([]byte(document))
 }
 
 // start runs host h1 with a first system, and a fleet that follows it.
@@ -158,6 +174,7 @@ func (b *bed) start(first nodeos.Image, extra ...string) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	b.pki = pki
 	host, _, err := pki.IssueHost("h1", nil, nil, now)
 	if err != nil {
 		b.t.Fatal(err)

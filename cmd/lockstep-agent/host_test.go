@@ -187,6 +187,76 @@ func TestWallFiveTheAgentRefusesWhatItsOwnPolicyDoesNotSign(t *testing.T) {
 	}
 }
 
+func TestWallFiveADeliveredTrustDocumentTakesEffectAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	next := b.system(sim.Document{Version: "2.1.0"}, true)
+	second, _ := b.envelope(2, "revoked: {digests: [\""+next.Ref.Digest+"\"]}\n")
+	if version, err := b.fleet.DeliverTrust(t.Context(), "h1", second); err != nil || version != 2 {
+		t.Fatalf("deliver = %d, %v", version, err)
+	}
+	if _, err := b.fleet.Stage(t.Context(), "h1", b.order("stage-1"), next); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("stage-1"); got.State != nodeos.OperationFailed || got.Reason != "Revoked" {
+		t.Errorf("a revoked system: %+v", got)
+	}
+	third, _ := b.envelope(4, "")
+	if _, err := b.fleet.DeliverTrust(t.Context(), "h1", third); nodeos.ReasonOf(err, "") != "PolicyChangeRefused" {
+		t.Errorf("a document with a gap = %v", err)
+	}
+}
+
+func TestARotatedCertificateIsServedByTheSameProcess(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	_, before, err := b.fleet.Facts(t.Context(), "h1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := b.agentPID()
+	if _, _, err := b.pki.IssueHost("h1", nil, nil, time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
+		_, now, err := b.fleet.Facts(t.Context(), "h1")
+		if err == nil && now.CertificateExpires.Before(before.CertificateExpires.Add(-50*time.Minute)) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the certificate still ends at %s (%v)", now.CertificateExpires, err)
+		}
+	}
+	if got := b.agentPID(); got != pid {
+		t.Errorf("the agent is process %d, want still %d", got, pid)
+	}
+}
+
+func TestAHostKeepsItsIDAndRefusesAnothersCertificate(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		if err := keepHostID(dir, "h1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := keepHostID(dir, "h2"); err == nil || !strings.Contains(err.Error(), "h1") {
+		t.Errorf("another id = %v", err)
+	}
+}
+
+func TestTimeNeverRunsBeforeTheProgramWasBuilt(t *testing.T) {
+	built := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	for _, tc := range []struct{ wall, want time.Time }{
+		{time.Unix(0, 0), built}, {built.Add(time.Hour), built.Add(time.Hour)},
+	} {
+		if got := clock(func() time.Time { return tc.wall }, built)(); !got.Equal(tc.want) {
+			t.Errorf("at %s by the wall it is %s, want %s", tc.wall, got, tc.want)
+		}
+	}
+}
+
 func TestACrashOfTheAgentInATrialLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

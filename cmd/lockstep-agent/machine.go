@@ -160,17 +160,27 @@ func nodeName(ctx context.Context, cfg agentConfig, p nodeos.PlatformData, hostI
 	return hostID
 }
 
-// clock returns the time, but never one before the program was built: a host
-// whose battery is empty must not take expired keys for good.
-func clock(wall func() time.Time) func() time.Time {
-	var built time.Time
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, setting := range info.Settings {
-			if setting.Key == "vcs.time" {
-				built, _ = time.Parse(time.RFC3339, setting.Value) // zero: no floor
+// builtAt returns when the program's sources were committed; zero if the
+// program doesn't say.
+func builtAt() time.Time {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return time.Time{}
+	}
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.time" {
+			at, err := time.Parse(time.RFC3339, setting.Value)
+			if err == nil {
+				return at
 			}
 		}
 	}
+	return time.Time{}
+}
+
+// clock returns the time, but never one before the program was built: a host
+// whose battery is empty must not take expired keys for good.
+func clock(wall func() time.Time, built time.Time) func() time.Time {
 	return func() time.Time {
 		if now := wall(); now.After(built) {
 			return now

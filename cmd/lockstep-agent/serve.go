@@ -30,7 +30,7 @@ const drainGrace = 2 * time.Second
 // serve is the agent of one boot. It ends with ctx, or with a RebootError when
 // an operation takes the machine down.
 func serve(ctx context.Context, cfg agentConfig, stderr io.Writer) (err error) {
-	now := clock(time.Now)
+	now := clock(time.Now, builtAt())
 	files := mtls.InDir(cfg.pkiDir)
 	if cfg.foreignCA != "" {
 		files.ForeignCAs = []string{cfg.foreignCA}

@@ -125,6 +125,7 @@ type bench struct {
 	core    *core
 	trust   *TrustStore
 	address string
+	stop    func()
 	mu      sync.Mutex
 	clock   time.Time
 }
@@ -181,12 +182,13 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(ctx, listener, time.Second) }()
-	t.Cleanup(func() {
+	b.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Serve = %v", err)
 		}
 	})
+	t.Cleanup(b.stop)
 	return b
 }
 
