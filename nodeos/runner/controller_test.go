@@ -510,6 +510,36 @@ func TestBootLoadsTheConfigurationOfThePlatform(t *testing.T) {
 	})
 }
 
+func TestTheBootSequenceRunsOnceInABootAndNotBesideAnOpenOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		booted := 0
+		r.onEvent = func(p nodeos.Payload) {
+			if e, ok := p.(nodeos.EventSequenceStart); ok && e.Sequence == nodeos.SequenceBoot {
+				booted++
+			}
+		}
+		once := func(want int) {
+			t.Helper()
+			r.until(func(ctx context.Context, c *Controller) bool {
+				must(t, c.Boot(ctx))
+				synctest.Wait()
+				return true
+			})
+			if booted != want {
+				t.Errorf("the boot sequence ran %d times, want %d", booted, want)
+			}
+		}
+		once(1)
+		once(1) // another start of the agent in the same boot
+		r.boot()
+		once(2)
+		image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
+		wantState(t, r.settle(nodeos.SequenceUpgrade, upgrade("op1", image)), nodeos.OperationOnTrial, "")
+		once(2)
+	})
+}
+
 func TestAMachineSaysWhatIsInstalledAndStaged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -301,3 +301,42 @@ func FuzzReadJournal(f *testing.F) {
 		Wake(s, epoch)
 	})
 }
+
+// FuzzResumeFromAnyRecord begins with a record whose checksum is right and
+// whose body is anything.
+func FuzzResumeFromAnyRecord(f *testing.F) {
+	for i := range 2 {
+		record, err := frame(exampleState(f, i))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(record[frameSize:])
+	}
+	f.Add([]byte(`{"op":{"plan":[{}],"state":"OnTrial","back":true},"trial":{}}`))
+	f.Add([]byte(`{"op":{"plan":[{"ends":"boot"}],"state":"Rebooting","stop":{"takeover":true}},"next":{}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		record := binary.BigEndian.AppendUint32(nil, uint32(len(body))) //nolint:gosec // small.
+		record = append(binary.BigEndian.AppendUint32(record, crcOf(body)), body...)
+		c, err := ReadJournal(append(journalBytes(t, 0), record...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := c.State
+		for i := range 20 {
+			now := epoch.Add(time.Duration(i) * time.Minute)
+			var e Event = Ticked{}
+			switch a := ActivityOf(s, now); {
+			case i%7 == 0:
+				e = Started{Inventory: nodeos.Inventory{BootID: string(rune('a' + i)), Booted: nodeos.Booted{Digest: digest("1.0.0")}}}
+			case a.Kind == Stopping:
+				e = Stopped{OperationID: a.OperationID}
+			case a.Kind == RunUndo:
+				e = UndoEnded{OperationID: a.OperationID}
+			case a.Kind == RunPhase:
+				e = PhaseEnded{OperationID: a.OperationID, Index: a.Index, Try: a.Try, Failure: map[bool]*Failure{true: {Reason: "r"}}[i%3 == 0]}
+			}
+			s, _ = Step(s, e, now)
+			Wake(s, now)
+		}
+	})
+}

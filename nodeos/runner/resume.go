@@ -61,10 +61,15 @@ func (t *step) settle(inv nodeos.Inventory) {
 	case tr.BootID != inv.BootID:
 		tr.BootID = inv.BootID
 		tr.Boots++
-		tr.Unordered++
-		t.publishTrial("unordered-reboot", fmt.Sprintf("boot %d of the system on trial", tr.Boots))
+		if !t.s.Op.takesDown() {
+			tr.Unordered++
+			t.publishTrial("unordered-reboot", fmt.Sprintf("boot %d of the system on trial", tr.Boots))
+		}
 	}
 }
+
+// takesDown says whether the operation is where it takes the machine down.
+func (o *Operation) takesDown() bool { return o != nil && o.Index == o.bootIndex() }
 
 // settleElsewhere decides what it means that another system runs than the one
 // on trial.

@@ -53,6 +53,27 @@ func (c *Controller) Serve(ctx context.Context) error {
 	}
 }
 
+// Boot runs the boot sequence once in each boot of the machine, unless an
+// operation is open: that one starts the services itself. It waits until Serve
+// has looked at the machine and returns when the sequence is accepted.
+func (c *Controller) Boot(ctx context.Context) error {
+	select {
+	case <-c.started:
+	case <-c.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	id := "boot/" + c.state.BootID
+	c.mu.Unlock()
+	_, err := c.Run(ctx, nodeos.SequenceBoot, nodeos.PlainRequest{Order: nodeos.Order{OperationID: id, Caller: agentCaller}})
+	if errors.Is(err, nodeos.ErrLocked) {
+		return nil
+	}
+	return err
+}
+
 // begin inspects the machine until it answers; false when ctx ended first.
 func (c *Controller) begin(ctx context.Context) bool {
 	if n := c.cfg.Journal.Damaged(); n > 0 {

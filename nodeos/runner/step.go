@@ -284,14 +284,10 @@ func (t *step) failed(f Failure) {
 // backoff is the pause before the try after the given one.
 func backoff(first time.Duration, try int) time.Duration {
 	const most = time.Minute
-	d := first
-	for range try - 1 {
-		if d >= most {
-			break
-		}
-		d *= 2
+	if first <= 0 || try > 10 {
+		return min(max(first, 0), most)
 	}
-	return min(d, most)
+	return min(first<<max(try-1, 0), most)
 }
 
 // abort ends an operation that can't go on: on a system on trial it goes
