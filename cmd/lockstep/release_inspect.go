@@ -119,7 +119,7 @@ func inspectPath(dir string) (inspection, error) {
 		if err != nil {
 			return in, err
 		}
-		defer root.Close()
+		defer func() { _ = root.Close() }()
 		all, err := tree.Copy(root.FS(), ".", tree.Limits{})
 		if err != nil {
 			return in, invalid(err)

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -204,7 +205,7 @@ func (f *verifyFlags) verify(ctx context.Context, client *registry.Client, kind,
 		if err != nil {
 			return verify.Signed{}, err
 		}
-		defer root.Close()
+		defer func() { _ = root.Close() }()
 		s, err = v.ReleasePath(ctx, verify.PathRequest{Request: f.request(""), FS: root.FS(), Dir: "."})
 		if err != nil {
 			return verify.Signed{}, invalid(err)
@@ -223,13 +224,14 @@ func (f *verifyFlags) verify(ctx context.Context, client *registry.Client, kind,
 // describeSigned says who signed and why that is enough.
 func describeSigned(out io.Writer, s verify.Signed) error {
 	ev := s.Evidence()
-	text := fmt.Sprintf("%s %s  %s\n  verified under %s\n", s.Product(), s.Version(), s.Reference(), ev.Policy)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s  %s\n  verified under %s\n", s.Product(), s.Version(), s.Reference(), ev.Policy)
 	for _, l := range ev.Lines() {
-		text += "  signed by " + l + "\n"
+		b.WriteString("  signed by " + l + "\n")
 	}
 	for _, r := range ev.Rules {
-		text += "  rule " + r + "\n"
+		b.WriteString("  rule " + r + "\n")
 	}
-	_, err := io.WriteString(out, text)
+	_, err := io.WriteString(out, b.String())
 	return err
 }

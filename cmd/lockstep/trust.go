@@ -265,11 +265,11 @@ func loadKey(file string) (*build.Key, error) {
 
 // readBounded reads a file of at most limit bytes.
 func readBounded(file string, limit int64) ([]byte, error) {
-	f, err := os.Open(file) //nolint:gosec // The path is the user's own argument.
+	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", file, err)
@@ -302,8 +302,7 @@ func writeFile(file string, b []byte, mode os.FileMode) (err error) {
 // explain returns the text of an error: a refusal in several lines, anything
 // else as it is.
 func explain(err error) string {
-	var r *trust.Refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*trust.Refusal](err); ok {
 		return r.Text()
 	}
 	return err.Error()

@@ -99,7 +99,7 @@ func Accept(current *Accepted, raw []byte, now time.Time) (Accepted, error) {
 	if err := selfSigned(next, e, now); err != nil {
 		return cur, err
 	}
-	root := e.signedBy(cur.Document, RoleRoot, PayloadType, now)
+	root := e.signedBy(cur.Document, RoleRoot, now)
 	if want := cur.Document.threshold(RoleRoot); len(root) >= want {
 		return Accepted{Document: next, Envelope: raw, Replacements: cur.Replacements}, nil
 	}
@@ -111,7 +111,7 @@ func recoverInto(cur Accepted, next *Document, raw []byte, e envelope, now time.
 	if cur.Pending != nil && cur.Pending.Document.digest == next.digest {
 		return cur, nil
 	}
-	keys := e.signedBy(cur.Document, RoleRecovery, PayloadType, now)
+	keys := e.signedBy(cur.Document, RoleRecovery, now)
 	want := cur.Document.threshold(RoleRecovery)
 	if want == 0 || len(keys) < want {
 		return cur, notEnough(cur.Document, next, e, now)
@@ -195,7 +195,7 @@ func successor(cur, next *Document, now time.Time) error {
 // selfSigned checks the next revision's own root threshold: a root that can't
 // sign can't take office.
 func selfSigned(next *Document, e envelope, now time.Time) error {
-	keys := e.signedBy(next, RoleRoot, PayloadType, now)
+	keys := e.signedBy(next, RoleRoot, now)
 	if len(keys) >= next.threshold(RoleRoot) {
 		return nil
 	}
@@ -209,7 +209,7 @@ func selfSigned(next *Document, e envelope, now time.Time) error {
 
 // notEnough says which signatures of the current root are missing.
 func notEnough(cur, next *Document, e envelope, now time.Time) error {
-	keys := e.signedBy(cur, RoleRoot, PayloadType, now)
+	keys := e.signedBy(cur, RoleRoot, now)
 	return &Refusal{
 		Cause: PolicyChangeRefused, Subject: revision(next),
 		Found:  fmt.Sprintf("%d signatures by the root of version %d (%s)", len(keys), cur.Version, list(names(keys))),

@@ -21,8 +21,9 @@ type chain struct {
 	a, b, c, recovery, stranger testKey
 }
 
-func newChain(t testing.TB) chain {
-	return chain{ecdsaKey(t, "a"), edKey(t, "b"), sshKey(t, "c"), ecdsaKey(t, "vault"), ecdsaKey(t, "stranger")}
+func newChain(tb testing.TB) chain {
+	tb.Helper()
+	return chain{ecdsaKey(tb, "a"), edKey(tb, "b"), sshKey(tb, "c"), ecdsaKey(tb, "vault"), ecdsaKey(tb, "stranger")}
 }
 
 // at returns the source of a version.
@@ -34,12 +35,12 @@ func (c chain) at(version int) source {
 }
 
 // pinned returns version 1 in force.
-func (c chain) pinned(t testing.TB) Accepted {
-	t.Helper()
+func (c chain) pinned(tb testing.TB) Accepted {
+	tb.Helper()
 	text := c.at(1).text()
-	got, err := Pin(seal(t, text, c.a, c.c), DigestOf(text), now)
+	got, err := Pin(seal(tb, text, c.a, c.c), DigestOf(text), now)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return got
 }
@@ -214,15 +215,13 @@ func TestReplacingByHandIsRecordedForEver(t *testing.T) {
 func TestAcceptedSurvivesItsStore(t *testing.T) {
 	c := newChain(t)
 	cur := c.pinned(t)
-	waiting, err := Accept(&cur, seal(t, c.at(2).text(), c.recovery, c.a, c.a), now)
-	if err == nil {
+	if _, err := Accept(&cur, seal(t, c.at(2).text(), c.recovery, c.a, c.a), now); err == nil {
 		t.Fatal("one root key and recovery made a pair")
 	}
-	if waiting, err = Accept(&cur, seal(t, func() []byte {
-		n := c.at(2)
-		n.roles = "  root: {keys: [a], threshold: 1}\n"
-		return n.text()
-	}(), c.recovery, c.a), now); err != nil {
+	next := c.at(2)
+	next.roles = "  root: {keys: [a], threshold: 1}\n"
+	waiting, err := Accept(&cur, seal(t, next.text(), c.recovery, c.a), now)
+	if err != nil {
 		t.Fatal(err)
 	}
 	b, err := waiting.Marshal()

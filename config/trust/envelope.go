@@ -140,8 +140,8 @@ func openEnvelope(raw []byte, payloadType string) (envelope, error) {
 
 // signedBy returns those keys of a role that signed the envelope, each once,
 // without revoked keys and without keys whose window doesn't cover now.
-func (e envelope) signedBy(d *Document, role, payloadType string, now time.Time) []Key {
-	pae := dsse.PAE(payloadType, e.payload)
+func (e envelope) signedBy(d *Document, role string, now time.Time) []Key {
+	pae := dsse.PAE(PayloadType, e.payload)
 	var out []Key
 	for _, k := range d.RoleKeys(role) {
 		if !k.Covers(now) {

@@ -15,11 +15,11 @@ import (
 )
 
 // lab is a policy for two kinds and a narrower rule.
-func lab(t testing.TB, rest string) *Document {
-	t.Helper()
+func lab(tb testing.TB, rest string) *Document {
+	tb.Helper()
 	var keys []testKey
 	for _, n := range []string{"a", "b", "c", "os"} {
-		keys = append(keys, ecdsaKey(t, n))
+		keys = append(keys, ecdsaKey(tb, n))
 	}
 	return source{
 		version: 1, keys: keys,
@@ -30,7 +30,7 @@ func lab(t testing.TB, rest string) *Document {
 - {match: {kind: ClusterRelease, name: "platform-core"}, product: platform, role: os}
 - {match: {kind: NodeOS, name: "*", source: "ssh://git.example.com/**"}, product: platform-os, role: os}
 ` + rest,
-	}.document(t)
+	}.document(tb)
 }
 
 func valid(keys ...string) []CheckedSignature {

@@ -32,30 +32,30 @@ type testKey struct {
 	ssh    ssh.Signer
 }
 
-func ecdsaKey(t testing.TB, name string) testKey {
-	t.Helper()
+func ecdsaKey(tb testing.TB, name string) testKey {
+	tb.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return testKey{name: name, signer: k}
 }
 
-func edKey(t testing.TB, name string) testKey {
-	t.Helper()
+func edKey(tb testing.TB, name string) testKey {
+	tb.Helper()
 	_, k, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return testKey{name: name, signer: k}
 }
 
-func sshKey(t testing.TB, name string) testKey {
-	t.Helper()
-	k := edKey(t, name)
+func sshKey(tb testing.TB, name string) testKey {
+	tb.Helper()
+	k := edKey(tb, name)
 	s, err := ssh.NewSignerFromSigner(k.signer)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	k.ssh = s
 	return k
@@ -130,35 +130,35 @@ func (s source) text() []byte {
 	return []byte(b.String())
 }
 
-func (s source) document(t testing.TB) *Document {
-	t.Helper()
+func (s source) document(tb testing.TB) *Document {
+	tb.Helper()
 	d, err := Decode(s.text())
 	if err != nil {
-		t.Fatalf("%v in\n%s", err, s.text())
+		tb.Fatalf("%v in\n%s", err, s.text())
 	}
 	return d
 }
 
 // seal signs a document; it needn't decode.
-func seal(t testing.TB, text []byte, keys ...testKey) []byte {
-	t.Helper()
+func seal(tb testing.TB, text []byte, keys ...testKey) []byte {
+	tb.Helper()
 	var signers []SigningKey
 	for _, k := range keys {
 		signers = append(signers, k)
 	}
 	raw, err := SealAs(PayloadType, text, nil, signers...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return raw
 }
 
 // refused returns err as a refusal.
-func refused(t testing.TB, err error) *Refusal {
-	t.Helper()
+func refused(tb testing.TB, err error) *Refusal {
+	tb.Helper()
 	var r *Refusal
 	if !errors.As(err, &r) {
-		t.Fatalf("no refusal but %v", err)
+		tb.Fatalf("no refusal but %v", err)
 	}
 	return r
 }

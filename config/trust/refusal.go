@@ -109,8 +109,7 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // ReasonOf returns the reason of the refusal in err's chain, or "" if there is
 // none.
 func ReasonOf(err error) Reason {
-	var r *Refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r.Cause
 	}
 	return ""

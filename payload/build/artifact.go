@@ -57,7 +57,7 @@ func readerBlob(mediaType string, open func() (io.ReadCloser, error)) (blob, err
 	if err != nil {
 		return blob{}, err
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	h := sha256.New()
 	n, err := io.Copy(h, r)
 	if err != nil {
@@ -116,9 +116,11 @@ type layer struct{ b blob }
 func (l layer) Digest() (v1.Hash, error)           { return v1.NewHash(l.b.Descriptor.Digest.String()) }
 func (l layer) Compressed() (io.ReadCloser, error) { return l.b.open() }
 func (l layer) Size() (int64, error)               { return l.b.Descriptor.Size, nil }
+
 func (l layer) MediaType() (types.MediaType, error) {
 	return types.MediaType(l.b.Descriptor.MediaType), nil
 }
+
 func (l layer) Descriptor() (*v1.Descriptor, error) {
 	h, err := l.Digest()
 	return &v1.Descriptor{MediaType: types.MediaType(l.b.Descriptor.MediaType), Digest: h, Size: l.b.Descriptor.Size}, err

@@ -106,8 +106,7 @@ func decrypt(b []byte, password Password) (any, error) {
 
 func parseOpenSSH(b []byte, password Password) (*Key, error) {
 	raw, err := ssh.ParseRawPrivateKey(b)
-	var missing *ssh.PassphraseMissingError
-	if errors.As(err, &missing) {
+	if _, missing := errors.AsType[*ssh.PassphraseMissingError](err); missing {
 		pass, perr := ask(password)
 		if perr != nil {
 			return nil, perr

@@ -164,10 +164,10 @@ func WriteTree(dir string, r *Release) error {
 	}
 	for _, f := range r.files {
 		to := filepath.Join(dir, filepath.FromSlash(f.name))
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // published content, readable by all
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(to, f.data, 0o644); err != nil { //nolint:gosec // published content, readable by all
+		if err := os.WriteFile(to, f.data, 0o644); err != nil {
 			return err
 		}
 	}

@@ -114,7 +114,7 @@ func Build(dir, version string) (*Release, error) {
 	if err != nil {
 		return nil, fmt.Errorf("release source: %w", err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	in, err := tree.Copy(root.FS(), ".", tree.Limits{})
 	if err != nil {
 		return nil, fmt.Errorf("release source %s: %w", dir, err)
@@ -271,7 +271,7 @@ func TreeDigest(dir, signatureFile string) (trust.Digest, error) {
 	if err != nil {
 		return "", err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	t, err := tree.Copy(root.FS(), ".", tree.Limits{})
 	if err != nil {
 		return "", err

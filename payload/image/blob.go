@@ -116,7 +116,7 @@ func (f *Fetcher) stream(ctx context.Context, s verify.Signed, l registry.Descri
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }()
 	if in.Start < w.done { // the registry has no ranges: skip what is there
 		if _, err := io.CopyN(io.Discard, in, w.done-in.Start); err != nil {
 			return err

@@ -127,8 +127,7 @@ func tooLarge(s verify.Signed, what string, limit int64) error {
 
 // failed wraps an error of fetching.
 func failed(s verify.Signed, err error) error {
-	var refused *trust.Refusal
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*trust.Refusal](err); ok {
 		return refused
 	}
 	return &trust.Refusal{

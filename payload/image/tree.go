@@ -138,7 +138,7 @@ func (p *puller) layer(ctx context.Context, d registry.Descriptor, to sink) erro
 	if err != nil {
 		return failed(p.signed, err)
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	in := &countedReader{r: io.LimitReader(s, d.Size+1), hash: sha256.New()}
 	unpackErr := p.unpack(in, zipped, to)
 	// The rest counts too: the digest is of the whole layer, and is the first
@@ -171,7 +171,7 @@ func (p *puller) unpack(in io.Reader, zipped bool, to sink) error {
 		if err != nil {
 			return p.broken(err)
 		}
-		defer z.Close()
+		defer func() { _ = z.Close() }()
 		in = z
 	}
 	limited := &limitReader{r: in, left: &p.unpacked}

@@ -148,19 +148,19 @@ func (c *Client) manifest(ctx context.Context, repo, reference string, want trus
 // manifestAt asks one place.
 func (c *Client) manifestAt(ctx context.Context, l location, reference string, want trust.Digest) (Manifest, error) {
 	accept := strings.Join([]string{TypeOCIManifest, TypeOCIIndex, TypeDockerManifest, TypeDockerList}, ", ")
-	resp, err := c.get(ctx, l, "manifests/"+reference, http.Header{"Accept": {accept}})
+	a, err := c.get(ctx, l, "manifests/"+reference, http.Header{"Accept": {accept}})
 	if err != nil {
 		return Manifest{}, err
 	}
-	defer drain(resp.Body)
-	b, err := readAll(resp.Body, MaxManifest)
+	defer drain(a.body)
+	b, err := readAll(a.body, MaxManifest)
 	if err != nil {
 		return Manifest{}, err
 	}
 	if err := l.check(b, want); err != nil {
 		return Manifest{}, err
 	}
-	return parseManifest(b, resp.Header.Get("Content-Type"))
+	return parseManifest(b, a.contentType)
 }
 
 // Referrers returns the descriptors of what refers to a digest, by the
@@ -196,15 +196,15 @@ func (c *Client) Referrers(ctx context.Context, repo string, d trust.Digest) ([]
 // referrersAt asks one place, by the API or by the fallback tag.
 func (c *Client) referrersAt(ctx context.Context, l location, d trust.Digest) ([]Descriptor, error) {
 	h := http.Header{"Accept": {TypeOCIIndex}}
-	resp, err := c.get(ctx, l, "referrers/"+d.String(), h)
+	a, err := c.get(ctx, l, "referrers/"+d.String(), h)
 	if noReferrers(err) {
-		resp, err = c.get(ctx, l, "manifests/"+strings.Replace(d.String(), ":", "-", 1), h)
+		a, err = c.get(ctx, l, "manifests/"+strings.Replace(d.String(), ":", "-", 1), h)
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer drain(resp.Body)
-	b, err := readAll(resp.Body, MaxIndex)
+	defer drain(a.body)
+	b, err := readAll(a.body, MaxIndex)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func (c *Client) Bytes(ctx context.Context, repo string, d Descriptor, limit int
 	}
 	var out []byte
 	read := func(l location, in io.ReadCloser) error {
-		defer in.Close()
+		defer func() { _ = in.Close() }()
 		var err error
 		if out, err = readAll(in, min(limit, d.Size)); err != nil {
 			return err
@@ -241,11 +241,11 @@ func (c *Client) Bytes(ctx context.Context, repo string, d Descriptor, limit int
 		}
 	} else {
 		err = c.each(ctx, repo, func(l location) error {
-			resp, err := c.get(ctx, l, "blobs/"+d.Digest.String(), identity())
+			a, err := c.get(ctx, l, "blobs/"+d.Digest.String(), identity())
 			if err != nil {
 				return err
 			}
-			return read(l, resp.Body)
+			return read(l, a.body)
 		})
 	}
 	if err != nil {
@@ -271,12 +271,12 @@ func (c *Client) Blob(ctx context.Context, repo string, d trust.Digest, offset i
 		if offset > 0 {
 			h.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 		}
-		resp, err := c.get(ctx, l, "blobs/"+d.String(), h)
+		a, err := c.get(ctx, l, "blobs/"+d.String(), h)
 		if err != nil {
 			return err
 		}
-		out = &Stream{ReadCloser: resp.Body}
-		if resp.StatusCode == http.StatusPartialContent {
+		out = &Stream{ReadCloser: a.body}
+		if a.partial {
 			out.Start = offset
 		}
 		return nil
@@ -387,34 +387,41 @@ func (c *Client) locations(repo string) ([]location, error) {
 	return out, nil
 }
 
+// answer is content that a registry sends; whoever has it closes the body.
+type answer struct {
+	body        io.ReadCloser
+	contentType string
+	partial     bool
+}
+
 // get asks a registry and turns its answer into an error unless it's content.
 // Bodies of errors are never shown: they're the registry's words.
-func (c *Client) get(ctx context.Context, l location, path string, header http.Header) (*http.Response, error) {
+func (c *Client) get(ctx context.Context, l location, path string, header http.Header) (answer, error) {
 	rt, err := c.session(ctx, l.repository)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	reg := l.repository.Registry
 	u := url.URL{Scheme: reg.Scheme(), Host: reg.RegistryStr(), Path: "/v2/" + l.repository.RepositoryStr() + "/" + path}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	req.Header = header
 	client := http.Client{Transport: rt, CheckRedirect: checkRedirect}
-	resp, err := client.Do(req)
+	resp, err := client.Do(req) //nolint:bodyclose // it is handed on in the answer
 	if err != nil {
-		return nil, fmt.Errorf("registry %s: %w", reg.RegistryStr(), plainError(err))
+		return answer{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), plainError(err))
 	}
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusPartialContent:
-		return resp, nil
+		return answer{body: resp.Body, contentType: resp.Header.Get("Content-Type"), partial: resp.StatusCode == http.StatusPartialContent}, nil
 	case http.StatusNotFound:
 		drain(resp.Body)
-		return nil, fmt.Errorf("registry %s: %w", reg.RegistryStr(), ErrNotFound)
+		return answer{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), ErrNotFound)
 	default:
 		drain(resp.Body)
-		return nil, fmt.Errorf("registry %s: %w", reg.RegistryStr(), &statusError{resp.StatusCode})
+		return answer{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), &statusError{resp.StatusCode})
 	}
 }
 
@@ -456,8 +463,7 @@ func (c *Client) session(ctx context.Context, repo name.Repository) (http.RoundT
 
 // withoutBody drops the registry's own words from an error.
 func withoutBody(err error) error {
-	var t *transport.Error
-	if errors.As(err, &t) {
+	if t, ok := errors.AsType[*transport.Error](err); ok {
 		return &statusError{t.StatusCode}
 	}
 	return err

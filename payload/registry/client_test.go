@@ -178,7 +178,7 @@ func TestWallEightPlainHTTPIsForMarkedHostsOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = g.RoundTrip(req)
+		_, err = g.RoundTrip(req) //nolint:bodyclose // it has none
 		if (err == nil) != tc.ok || (inner.seen == 1) != tc.ok {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -240,7 +240,7 @@ func TestWallEightARedirectCarriesNoCredentials(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }()
 	if store.sawCredentials() || !s.sawCredentials() {
 		t.Errorf("the store saw %q, the registry %q", store.auth, s.auth)
 	}

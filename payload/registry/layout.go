@@ -42,7 +42,7 @@ func (l layoutDir) open(name string) (fs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	f, err := root.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("layout %s: %w", l.dir, ErrNotFound)
@@ -58,7 +58,7 @@ func (l layoutDir) read(name string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	return readAll(f, limit)
 }
 

@@ -163,8 +163,7 @@ func (c *stallConn) Read(p []byte) (int, error) {
 // plainError hides the URL that net/http puts into its errors: a query may
 // hold a signature or a token.
 func plainError(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

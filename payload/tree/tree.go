@@ -199,7 +199,7 @@ func (b *Builder) checkPath(name, p string) error {
 	case strings.Count(p, "/") >= b.limits.Depth:
 		return exceeded(name, "its path is deeper than %d", b.limits.Depth)
 	}
-	for _, e := range strings.Split(p, "/") {
+	for e := range strings.SplitSeq(p, "/") {
 		if len(e) > maxElement {
 			return exceeded(name, "a part of its path has %d bytes, at most %d are allowed", len(e), maxElement)
 		}

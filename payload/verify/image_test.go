@@ -25,17 +25,18 @@ var registries = map[string][]ggcr.Option{
 }
 
 // inBoth runs a test for both formats in both kinds of registries.
-func inBoth(t *testing.T, f func(t *testing.T, w *world, format build.Format)) {
+func inBoth(t *testing.T, f func(w *world, format build.Format)) {
 	t.Helper()
 	for name, options := range registries {
 		for _, format := range []build.Format{build.Legacy, build.Bundle} {
-			t.Run(string(format)+" "+name, func(t *testing.T) { f(t, newWorld(t, options...), format) })
+			t.Run(string(format)+" "+name, func(t *testing.T) { f(newWorld(t, options...), format) })
 		}
 	}
 }
 
 func TestAGoodSignatureMakesSigned(t *testing.T) {
-	inBoth(t, func(t *testing.T, w *world, format build.Format) {
+	inBoth(t, func(w *world, format build.Format) {
+		t := w.t
 		p := w.release("1.4.2")
 		w.sign(p, "a", format)
 		s, _, err := w.check(verify.Request{Name: "platform", Image: p.Reference(), Product: "platform", Version: "1.4.2"})
@@ -91,12 +92,12 @@ func TestRefusals(t *testing.T) {
 			w.sign(p, "a", f)
 			return verify.Request{Image: p.Repository + ":1@" + p.Digest.String()}
 		}, trust.UnpinnedImage},
-		"with a digest that isn't there": {func(w *world, p build.Published, _ build.Format) verify.Request {
+		"with a digest that isn't there": {func(_ *world, p build.Published, _ build.Format) verify.Request {
 			return verify.Request{Image: p.Repository + "@" + trust.DigestOf(nil).String()}
 		}, trust.FetchFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBoth(t, func(_ *testing.T, w *world, format build.Format) {
+			inBoth(t, func(w *world, format build.Format) {
 				w.want(tc.reason, tc.do(w, w.release("1.4.2"), format))
 			})
 		})
@@ -137,7 +138,7 @@ func TestABundleOfAnotherDigestIsRefused(t *testing.T) {
 }
 
 func TestAnAttestationIsNoSignature(t *testing.T) {
-	inBoth(t, func(_ *testing.T, w *world, _ build.Format) {
+	inBoth(t, func(w *world, _ build.Format) {
 		p := w.release("1.4.2")
 		if _, err := w.pub.Attest(w.t.Context(), p.Repository, p.Digest, w.keys["a"], "https://cosign.sigstore.dev/attestation/vuln/v1"); err != nil {
 			w.t.Fatal(err)
@@ -298,7 +299,8 @@ func TestWithoutAPolicyNothingIsSigned(t *testing.T) {
 }
 
 func TestAnAgentVerifiesWithoutKnowingNames(t *testing.T) {
-	inBoth(t, func(t *testing.T, w *world, format build.Format) {
+	inBoth(t, func(w *world, format build.Format) {
+		t := w.t
 		p := w.osImage("2.1.0", "kernel")
 		w.sign(p, "os", format)
 		v, err := verify.New(verify.Config{

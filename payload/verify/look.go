@@ -16,13 +16,13 @@ import (
 // Claim is what a piece of signature material says of itself. Nothing of it is
 // checked: it's for showing.
 type Claim struct {
-	Material trust.Digest
-	Format   string
+	Material trust.Digest `json:"material"`
+	Format   string       `json:"format"`
 	// Predicate is the statement's type; empty for the legacy format.
-	Predicate string
+	Predicate string `json:"predicate,omitempty"`
 	// Hint is what a bundle says of its key; cosign's is the base64 SHA-256 of
 	// the public key.
-	Hint string
+	Hint string `json:"hint,omitempty"`
 }
 
 // Look lists the signature material that a registry has for an image, without

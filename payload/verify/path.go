@@ -97,13 +97,18 @@ func (v *Verifier) signatureFile(doc *trust.Document, t trust.Target, all *tree.
 	if err != nil {
 		return nil, unusable(r.Dir, err)
 	}
-	unreadable := trust.CheckedSignature{Finding: trust.Unreadable, Format: formatDSSE, Detail: SignatureFile + " can't be read"}
+	return envelopeFindings(doc, t, raw, v.seen(r.Request)), nil
+}
+
+// envelopeFindings checks an envelope. One that can't be read is as bad
+// material in a registry: no signature, and no end of the check.
+func envelopeFindings(doc *trust.Document, t trust.Target, raw []byte, seen func(trust.Digest) time.Time) []trust.CheckedSignature {
 	payload, keys, err := doc.OpenSigned(TypeInToto, raw, doc.Candidates(t))
 	if err != nil {
-		return []trust.CheckedSignature{unreadable}, nil
+		detail := foreign.Line(SignatureFile + " can't be read: " + err.Error())
+		return []trust.CheckedSignature{{Finding: trust.Unreadable, Format: formatDSSE, Detail: detail}}
 	}
 	finding := statementFinding(payload, t.Digest)
-	seen := v.seen(r.Request)
 	var out []trust.CheckedSignature
 	for _, k := range keys {
 		m := trust.DigestOf(append([]byte(k+"\n"), payload...))
@@ -116,7 +121,7 @@ func (v *Verifier) signatureFile(doc *trust.Document, t trust.Target, all *tree.
 			Finding: trust.UnknownKey, Format: formatDSSE, Detail: SignatureFile + " of an unknown key",
 		})
 	}
-	return out, nil
+	return out
 }
 
 // Statement is the part of an in-toto statement (v1) that is a signature of
@@ -213,8 +218,7 @@ func unusable(dir string, err error) error {
 		Found: "files that can't be a payload", Wanted: "release-manifests with release-metadata, regular files only",
 		Fix: []string{"lockstep release build DIR --output PATH"}, Err: err,
 	}
-	var t *tree.Error
-	if errors.As(err, &t) {
+	if t, ok := errors.AsType[*tree.Error](err); ok {
 		r.Cause = t.Cause
 	}
 	return r

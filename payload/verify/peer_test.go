@@ -63,7 +63,8 @@ func (c *cosign) verifies(p build.Published, pub string, format build.Format) bo
 
 func TestPeerCosignVerifiesWhatWeSign(t *testing.T) {
 	c := newCosign(t)
-	inBoth(t, func(t *testing.T, w *world, format build.Format) {
+	inBoth(t, func(w *world, format build.Format) {
+		t := w.t
 		p := w.release("1.4.2")
 		w.sign(p, "a", format)
 		for _, key := range []string{"a", "b"} {
@@ -105,7 +106,8 @@ func TestPeerWeVerifyWhatCosignSigns(t *testing.T) {
 		}
 		return c.run(append(args, p.Reference())...)
 	}
-	inBoth(t, func(t *testing.T, w *world, format build.Format) {
+	inBoth(t, func(w *world, format build.Format) {
+		t := w.t
 		p := w.release("1.4.2")
 		if !sign(p, format) {
 			t.Fatal("cosign doesn't sign")
