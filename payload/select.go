@@ -150,6 +150,7 @@ func (p *Payload) duplicates(keepLast bool) error {
 				Message: fmt.Sprintf("%s stands in %s:%d (document %d) already", m.ID, first.File, first.Line, first.Document),
 			}
 			if !keepLast {
+				at.Message += "; if they are variants, select one by its profile, feature set or capability"
 				return at
 			}
 			dropped = true

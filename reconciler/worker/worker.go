@@ -80,7 +80,8 @@ type PayloadInfo struct {
 // PayloadRetriever verifies, fetches and loads a release.
 //
 // While it works it may name its step with ReportStep. An error should carry
-// Reason() string and Retriable() bool.
+// Reason() string and Retriable() bool. It may be called anew before a call
+// whose context ended has returned.
 type PayloadRetriever interface {
 	RetrievePayload(ctx context.Context, desired Desired) (PayloadInfo, error)
 }
