@@ -23,6 +23,9 @@ type Input struct {
 	Epoch uint64
 	// GlobalLimit bounds the slots of all pools; negative: no bound.
 	GlobalLimit int
+	// Pools are the UIDs of the pools that exist, this one among them; nil:
+	// not known. What's remembered of others is forgotten.
+	Pools map[string]bool
 	// ClusterNodes is how many nodes the cluster has.
 	ClusterNodes int
 	Quorum       Quorum

@@ -82,6 +82,7 @@ func Plan(in Input, now time.Time) Decision {
 			p.total++
 		}
 	}
+	p.forget()
 	p.remember()
 	p.resume()
 	p.adopt()
@@ -96,6 +97,30 @@ func Plan(in Input, now time.Time) Decision {
 	p.out.Ledger.SetPool(p.pool.UID, p.rec)
 	p.out.Status = p.status()
 	return p.out
+}
+
+// forget drops what's remembered of pools that are gone. A slot that one of
+// them left behind, by a finalizer taken off by hand, becomes this pool's if
+// it selects the node.
+func (p *planner) forget() {
+	if !p.in.Pools[p.pool.UID] {
+		return // not known, or known wrongly
+	}
+	held := map[string]bool{}
+	for uid, s := range p.out.Ledger.Slots {
+		if m := p.byUID[uid]; !p.in.Pools[s.Pool] && m != nil && m.Selected && m.Conflict == "" {
+			s.Pool, s.PoolName = p.pool.UID, p.pool.Name
+			p.out.Ledger.SetSlot(uid, s)
+			p.out.Changed = true
+		}
+		held[s.Pool] = true
+	}
+	for uid := range p.out.Ledger.Pools {
+		if !p.in.Pools[uid] && !held[uid] {
+			delete(p.out.Ledger.Pools, uid)
+			p.out.Changed = true
+		}
+	}
 }
 
 // remember takes what the ledger knows of the pool.

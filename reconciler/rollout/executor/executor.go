@@ -56,6 +56,8 @@ type Observation struct {
 	HostIDs map[string]string
 	// Dead are the nodes whose kubelet doesn't report, by name.
 	Dead map[string]bool
+	// Pools are the UIDs of the pools that exist; nil: not known.
+	Pools map[string]bool
 	// ClusterNodes is how many nodes the cluster has.
 	ClusterNodes int
 	Quorum       rollout.Quorum

@@ -28,7 +28,9 @@ func newWorld(hosts, maxUnavailable int) *world {
 	w.pool.Spec.All = true
 	w.pool.Spec.Drain.Mode = "Evict"
 	w.pool.Spec.Strategy.MaxUnavailable = &limit
-	w.pool.Spec.Gates.Soak.Duration = time.Minute
+	w.pool.Spec.Gates.Timeout.Duration, w.pool.Spec.Gates.Soak.Duration = 15*time.Minute, time.Minute
+	w.pool.Spec.Drain.Timeout.Duration = 15 * time.Minute
+	w.pool.Spec.BootDeadline.Duration, w.pool.Spec.CommitDeadline.Duration = 10*time.Minute, 30*time.Minute
 	w.setTarget(1)
 	for i := range hosts {
 		w.addNode(fmt.Sprintf("node-%02d", i), 1)

@@ -84,6 +84,9 @@ type world struct {
 	other    func()
 	violated []string
 	restored bool
+	// firmware falls back from every bad system; else some of them boot and
+	// only the gates find them bad.
+	firmware bool
 	serial   int
 }
 
@@ -505,7 +508,7 @@ func (w *world) bootTarget(n *simNode) {
 	if n.stuck {
 		return
 	}
-	if w.bad[n.facts.Slots[i].Image.Ref.Digest] && w.serial%2 == 0 {
+	if w.bad[n.facts.Slots[i].Image.Ref.Digest] && (w.firmware || w.serial%2 == 0) {
 		// The firmware gives up on it and falls back.
 		w.goBack(n)
 		return

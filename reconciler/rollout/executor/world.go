@@ -77,7 +77,10 @@ func (c Cluster) Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[stri
 	if err != nil {
 		return Observation{}, err
 	}
-	out := Observation{HostIDs: map[string]string{}, Dead: map[string]bool{}, ClusterNodes: len(nodes.Items)}
+	out := Observation{HostIDs: map[string]string{}, Dead: map[string]bool{}, Pools: map[string]bool{string(n.UID): true}, ClusterNodes: len(nodes.Items)}
+	for i := range pools.Items {
+		out.Pools[string(pools.Items[i].UID)] = true
+	}
 	all := append(nodes.Items, missing...)
 	for i := range all {
 		node := &all[i]
