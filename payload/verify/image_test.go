@@ -400,3 +400,37 @@ func TestOneCheckAsksOnce(t *testing.T) {
 		t.Errorf("%d requests for three signatures: %q", len(w.hits), w.hits)
 	}
 }
+
+func TestWallEightNoVariableSteersAVerification(t *testing.T) {
+	w := newWorld(t, ggcr.WithReferrersSupport(true))
+	good, bad := w.release("1.4.2"), w.release("1.4.3")
+	w.sign(good, "a")
+	w.sign(bad, "stranger")
+	for _, name := range []string{
+		"COSIGN_REPOSITORY", "COSIGN_MAX_ATTACHMENT_SIZE", "COSIGN_EXPERIMENTAL", "SIGSTORE_ROOT_FILE", "SIGSTORE_REKOR_PUBLIC_KEY",
+		"SIGSTORE_CT_LOG_PUBLIC_KEY_FILE", "SIGSTORE_TSA_CERTIFICATE_FILE", "TUF_ROOT", "TUF_MIRROR", "TUF_ROOT_JSON",
+		"HTTP_PROXY", "HTTPS_PROXY", "DOCKER_CONFIG", "HOME",
+	} {
+		t.Setenv(name, "http://127.0.0.1:1/nowhere")
+	}
+	w.want("", verify.Request{Image: good.Reference()})
+	w.want(trust.WrongAuthority, verify.Request{Image: bad.Reference()})
+	for _, h := range w.hits {
+		if !strings.Contains(h, " /v2/") {
+			t.Errorf("asked for %s", h)
+		}
+	}
+}
+
+// BenchmarkRelease is one check with both formats, for lockstep_verify_seconds.
+func BenchmarkRelease(b *testing.B) {
+	w := newWorld(b, ggcr.WithReferrersSupport(true))
+	p := w.release("1.4.2")
+	w.sign(p, "a")
+	v := w.verifier(verify.Limits{})
+	for b.Loop() {
+		if _, err := v.Release(b.Context(), verify.Request{Image: p.Reference()}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,36 +28,37 @@ var now = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 
 // world is a registry with a release and an OS image, keys and a policy.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	host   string
 	client *registry.Client
 	pub    *build.Publisher
 	keys   map[string]*build.Key
 	doc    *trust.Document
-	// hits are the requests that the registry saw.
+	// hits are the requests that the registry saw; mu guards them.
+	mu   sync.Mutex
 	hits []string
 	// before, if not nil, may answer a request in the registry's place.
 	before func(http.ResponseWriter, *http.Request) bool
 }
 
 // document is a policy with keys a, b and c for releases, and extra fields.
-func document(t *testing.T, keys map[string]*build.Key, threshold int, extra string) *trust.Document {
-	t.Helper()
-	d, err := trust.Decode([]byte(documentText(t, keys, threshold, extra)))
+func document(tb testing.TB, keys map[string]*build.Key, threshold int, extra string) *trust.Document {
+	tb.Helper()
+	d, err := trust.Decode([]byte(documentText(tb, keys, threshold, extra)))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return d
 }
 
-func documentText(t *testing.T, keys map[string]*build.Key, threshold int, extra string) string {
-	t.Helper()
+func documentText(tb testing.TB, keys map[string]*build.Key, threshold int, extra string) string {
+	tb.Helper()
 	var b strings.Builder
 	b.WriteString("name: root\nversion: 1\nexpires: 2027-11-29T00:00:00Z\nclusters: [prod]\nkeys:\n")
 	for _, name := range []string{"a", "b", "c", "os"} {
 		pem, err := keys[name].PublicPEM()
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		fmt.Fprintf(&b, "- name: %s\n  pem: |\n    %s\n", name, strings.ReplaceAll(strings.TrimSpace(string(pem)), "\n", "\n    "))
 	}
@@ -71,53 +73,55 @@ rules:
 	return b.String()
 }
 
-func newWorld(t *testing.T, options ...ggcr.Option) *world {
-	t.Helper()
-	w := &world{t: t, keys: map[string]*build.Key{}}
+func newWorld(tb testing.TB, options ...ggcr.Option) *world {
+	tb.Helper()
+	w := &world{t: tb, keys: map[string]*build.Key{}}
 	inner := ggcr.New(append(options, ggcr.Logger(log.New(io.Discard, "", 0)))...)
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
 		w.hits = append(w.hits, r.Method+" "+r.URL.Path)
+		w.mu.Unlock()
 		if w.before == nil || !w.before(rw, r) {
 			inner.ServeHTTP(rw, r)
 		}
 	}))
-	t.Cleanup(srv.Close)
+	tb.Cleanup(srv.Close)
 	w.host = strings.TrimPrefix(srv.URL, "http://")
 	for _, name := range []string{"a", "b", "c", "os", "stranger"} {
 		k, err := build.GenerateKey()
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		w.keys[name] = k
 	}
-	w.doc = document(t, w.keys, 1, "")
+	w.doc = document(tb, w.keys, 1, "")
 	client, err := registry.New(registry.Config{}, registry.Options{AllowLoopback: true, Now: time.Now})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(client.Close)
+	tb.Cleanup(client.Close)
 	w.client, w.pub = client, build.NewPublisher(client)
 	return w
 }
 
 // windowed returns the world's policy with an end for key a.
-func windowed(t *testing.T, w *world, end time.Time) *trust.Document {
-	t.Helper()
-	text := strings.Replace(documentText(t, w.keys, 1, ""), "- name: a\n", "- name: a\n  notAfter: "+end.Format(time.RFC3339)+"\n", 1)
+func windowed(tb testing.TB, w *world, end time.Time) *trust.Document {
+	tb.Helper()
+	text := strings.Replace(documentText(tb, w.keys, 1, ""), "- name: a\n", "- name: a\n  notAfter: "+end.Format(time.RFC3339)+"\n", 1)
 	d, err := trust.Decode([]byte(text))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return d
 }
 
 // withGit returns the world's policy with a git role.
-func withGit(t *testing.T, w *world, extra string) *trust.Document {
-	t.Helper()
-	text := strings.Replace(documentText(t, w.keys, 1, extra), "roles:\n", gitKey+"roles:\n  git: {keys: [admin], threshold: 1}\n", 1)
+func withGit(tb testing.TB, w *world, extra string) *trust.Document {
+	tb.Helper()
+	text := strings.Replace(documentText(tb, w.keys, 1, extra), "roles:\n", gitKey+"roles:\n  git: {keys: [admin], threshold: 1}\n", 1)
 	d, err := trust.Decode([]byte(text))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return d
 }
@@ -196,13 +200,13 @@ func (w *world) want(reason trust.Reason, r verify.Request) {
 	}
 }
 
-func write(t *testing.T, dir, name, content string) {
-	t.Helper()
+func write(tb testing.TB, dir, name, content string) {
+	tb.Helper()
 	p := filepath.Join(dir, name)
 	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := os.WriteFile(p, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
