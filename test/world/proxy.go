@@ -32,7 +32,9 @@ func NewProxy(ctx context.Context, target string) (*Proxy, error) {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	p := &Proxy{listener: l, target: target, conns: map[net.Conn]struct{}{}}
-	p.wg.Go(func() { p.accept(ctx) })
+	// The context is that of the start; the proxy's life is Close's.
+	alive := context.WithoutCancel(ctx)
+	p.wg.Go(func() { p.accept(alive) })
 	return p, nil
 }
 

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
+)
+
+// Release is the source of a release: components with their manifests.
+type Release struct {
+	Product, Version string
+	Components       []Component
+}
+
+// Component is one component of a release.
+type Component struct {
+	Name     string
+	RunLevel int
+	// Files are manifests by file name.
+	Files map[string]string
+}
+
+// BuildRelease writes the release's source and builds and pushes it with the
+// command line. It returns the reference by digest; unsigned.
+func (w *World) BuildRelease(ctx context.Context, r Release) (string, error) {
+	dir := w.Path("releases", r.Product, r.Version)
+	var b strings.Builder
+	fmt.Fprintf(&b, "product: %s\nversion: %s\ncomponents:\n", r.Product, r.Version)
+	for _, c := range r.Components {
+		fmt.Fprintf(&b, "- {name: %s, runLevel: %d}\n", c.Name, c.RunLevel)
+		for name, content := range c.Files {
+			if err := writeFile(filepath.Join(dir, c.Name, name), content); err != nil {
+				return "", err
+			}
+		}
+	}
+	if err := writeFile(filepath.Join(dir, "release.yaml"), b.String()); err != nil {
+		return "", err
+	}
+	out, err := w.Lockstep(ctx, "release", "build", dir, w.Reg.Host+"/"+r.Product+"/release:"+r.Version)
+	if err != nil {
+		return "", err
+	}
+	return lastLine(out), nil
+}
+
+// Sign signs a release or an OS image with the release key.
+func (w *World) Sign(ctx context.Context, kind, ref string, args ...string) error {
+	_, err := w.Lockstep(ctx, append([]string{kind, "sign", ref, "--key", w.Key("release")}, args...)...)
+	return err
+}
+
+// BuildOS makes the image of a simulated machine's system and pushes it. It
+// returns the reference by digest; unsigned.
+func (w *World) BuildOS(ctx context.Context, doc sim.Document) (string, error) {
+	raw, err := json.Marshal(doc)
+	if err != nil {
+		return "", fmt.Errorf("OS image: %w", err)
+	}
+	file := w.osFile(doc.Version)
+	if err := writeFile(file, string(raw)); err != nil {
+		return "", err
+	}
+	out, err := w.Lockstep(ctx, "os", "build", "--product", doc.Product, "--version", doc.Version, file, w.Reg.Host+"/platform/os:"+doc.Version)
+	if err != nil {
+		return "", err
+	}
+	return lastLine(out), nil
+}
+
+func (w *World) osFile(version string) string { return w.Path("os", version+".json") }
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+func writeFile(path, content string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
