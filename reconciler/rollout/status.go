@@ -182,7 +182,7 @@ func (p *planner) denied() []v1alpha1.DeniedDigest {
 func (p *planner) estimatedEnd() time.Time {
 	left := p.total - p.counts.updated - p.counts.denied - p.counts.held
 	limit := p.pool.Limit(p.total)
-	if left <= 0 || limit <= 0 || p.pool.StageOnly || p.pool.Suspended || p.halted != "" || p.pool.Paused != "" || p.pool.Unverified != "" {
+	if reason, _ := p.stalls(); reason != "" || left <= 0 || limit <= 0 || p.pool.StageOnly || p.pool.Suspended || p.pool.Paused != "" || p.pool.Unverified != "" {
 		return time.Time{}
 	}
 	each := p.estimate()
@@ -289,6 +289,8 @@ func (p *planner) stalls() (reason, message string) {
 		return ReasonHalted, p.halted
 	case p.belowMark() != "":
 		return "Rollback", p.belowMark()
+	case p.mainWait().Reason == ReasonConflict:
+		return ReasonConflict, p.mainWait().Host + ": " + p.mainWait().Message + "; narrow one of the two selectors"
 	case p.counts.denied > 0 && p.counts.updated+p.counts.denied+p.counts.held == p.total:
 		return ReasonDenied, fmt.Sprintf("%d hosts deny %s; the others run it", p.counts.denied, p.pool.Target.Version)
 	case p.counts.inFlight > 0 && p.counts.inFlight == p.counts.stuck:

@@ -6,6 +6,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"sync"
@@ -67,10 +68,11 @@ func newBed(t *testing.T, hosts int) *bed {
 	b.pool.Namespace, b.pool.UID = v1alpha1.Namespace, ""
 	b.pool.GenerateName, b.pool.Name = "pool-", ""
 	b.pool.Spec.All, b.pool.Spec.Sequence = false, "upgrade"
-	b.pool.Spec.NodeSelector = &v1alpha1.NodeSelector{MatchLabels: map[string]string{"pool": strings.ToLower(t.Name())}}
+	b.pool.Spec.NodeSelector = &v1alpha1.NodeSelector{MatchLabels: map[string]string{"pool": fmt.Sprint(time.Now().UnixNano())}}
 	if err := b.admin.Create(ctx, b.pool); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = b.admin.Delete(context.WithoutCancel(ctx), b.pool) })
 	for range hosts {
 		b.join()
 	}
