@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -24,6 +25,9 @@ const (
 	maxMirrors    = 8
 	maxCredential = 64 << 10
 )
+
+// dockerHub is how people write name.DefaultRegistry.
+const dockerHub = "docker.io"
 
 // Config is the registries file: what to know of each registry host. Hosts
 // that it doesn't list are reached over TLS with the system's roots and
@@ -73,7 +77,11 @@ func ParseConfig(b []byte) (Config, error) {
 		return c, fmt.Errorf("registries file has %d hosts, at most %d are allowed", len(c.Registries), maxHosts)
 	}
 	seen := map[string]bool{}
-	for _, h := range c.Registries {
+	for i := range c.Registries {
+		h := &c.Registries[i]
+		if h.Host == dockerHub {
+			h.Host = name.DefaultRegistry
+		}
 		if err := h.check(); err != nil {
 			return c, fmt.Errorf("registries file: %w", err)
 		}
@@ -118,13 +126,13 @@ func (h Host) check() error {
 }
 
 // host returns what is known of a host.
-func (c Config) host(name string) Host {
+func (c Config) host(registry string) Host {
 	for _, h := range c.Registries {
-		if h.Host == name {
+		if h.Host == registry {
 			return h
 		}
 	}
-	return Host{Host: name}
+	return Host{Host: registry}
 }
 
 // pool returns the certificates of the CA file, or nil for the system's.
@@ -174,8 +182,10 @@ func (h Host) dockerConfig() (*authn.AuthConfig, error) {
 	if json.Unmarshal(b, &f) != nil { // its message could quote a secret
 		return nil, fmt.Errorf("credentials of registry %s: %s isn't a Docker configuration", h.Host, h.Credentials.DockerConfig)
 	}
-	if a, ok := f.Auths[h.Host]; ok {
-		return &a, nil
+	for _, key := range []string{h.Host, "https://" + h.Host, "https://" + h.Host + "/v1/"} {
+		if a, ok := f.Auths[key]; ok {
+			return &a, nil
+		}
 	}
 	return nil, fmt.Errorf("credentials of registry %s: %s has no entry for it", h.Host, h.Credentials.DockerConfig)
 }

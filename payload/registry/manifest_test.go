@@ -103,6 +103,9 @@ func TestTheRegistriesFileIsStrict(t *testing.T) {
 			t.Errorf("%s was read", name)
 		}
 	}
+	if c, err := ParseConfig([]byte("registries: [{host: docker.io, mirrors: [m]}]")); err != nil || len(c.host("index.docker.io").Mirrors) != 1 {
+		t.Errorf("Docker Hub by its short name: %+v, %v", c, err)
+	}
 	if c, err := ParseConfig(nil); err != nil || len(c.Registries) != 0 {
 		t.Errorf("an empty file: %v", err)
 	}

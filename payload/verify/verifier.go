@@ -117,6 +117,9 @@ func (v *Verifier) image(ctx context.Context, kind string, r Request) (Signed, e
 		_, err := trust.Evaluate(nil, t, nil, v.cfg.Now())
 		return Signed{}, err
 	}
+	if v.cfg.Registry == nil {
+		return Signed{}, fetchFailed(r.Image, "the image", errors.New("this verifier has no registry"))
+	}
 	m, err := v.cfg.Registry.Manifest(ctx, repo, digest)
 	if err != nil {
 		return Signed{}, fetchFailed(r.Image, "the image", err)
