@@ -5,6 +5,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -139,7 +140,7 @@ func TestAFollowedLogGoesOnUntilTheServerStops(t *testing.T) {
 		t.Errorf("the log of a service that doesn't exist = %v", err)
 	}
 	b.stop() // returns although the stream has no end
-	if _, err := stream.Recv(); err == nil || err == io.EOF {
+	if _, err := stream.Recv(); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("the stream after the stop = %v", err)
 	}
 }
