@@ -78,6 +78,7 @@ the release is refused.`,
 	}
 	root.AddCommand(
 		newStatusCommand(),
+		newSourceCommand(),
 		newPauseCommand(),
 		newResumeCommand(),
 		newValidateCommand(),
