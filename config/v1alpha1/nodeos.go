@@ -279,15 +279,23 @@ type NodeOSStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// HostCounts counts the hosts of a pool by state.
+// HostCounts counts the hosts of a pool by state. All are always written; none
+// is required, so that a patch may carry those that changed.
 type HostCounts struct {
-	Total       int32 `json:"total"`
-	Updated     int32 `json:"updated"`
-	Staged      int32 `json:"staged"`
-	InFlight    int32 `json:"inFlight"`
-	Failed      int32 `json:"failed"`
+	// +optional
+	Total int32 `json:"total"`
+	// +optional
+	Updated int32 `json:"updated"`
+	// +optional
+	Staged int32 `json:"staged"`
+	// +optional
+	InFlight int32 `json:"inFlight"`
+	// +optional
+	Failed int32 `json:"failed"`
+	// +optional
 	Quarantined int32 `json:"quarantined"`
-	Held        int32 `json:"held"`
+	// +optional
+	Held int32 `json:"held"`
 }
 
 // HostInFlight is a host that holds a slot or is being staged.

@@ -1,0 +1,73 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
+	"github.com/lockstep-dev/lockstep/test/world"
+)
+
+// pool is a NodeOS document for the world's hosts.
+func pool(version, image string) string {
+	return fmt.Sprintf(`apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: workers}
+spec:
+  nodeSelector: {matchLabels: {node-restriction.kubernetes.io/pool: workers}}
+  os: {version: %s, image: "%s"}
+  gates: {timeout: 1m, soak: 1s}
+  bootDeadline: 1m
+  commitDeadline: 3m
+`, version, image)
+}
+
+func poolObject() *v1alpha1.NodeOS {
+	return &v1alpha1.NodeOS{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "workers"}}
+}
+
+// system builds a signed OS image.
+func system(t *testing.T, w *world.World, doc sim.Document) string {
+	t.Helper()
+	doc.Product, doc.KubeletVersion, doc.OSImage, doc.BootSeconds = "platform-os", world.KubeletVersion, "Platform OS "+doc.Version, 1
+	ref, err := w.BuildOS(t.Context(), doc)
+	must(t, err)
+	must(t, w.Sign(t.Context(), "os", ref))
+	return ref
+}
+
+// waitBooted waits until all hosts run a version.
+func waitBooted(t *testing.T, w *world.World, version string) {
+	t.Helper()
+	must(t, world.Wait(t.Context(), 4*time.Minute, func(ctx context.Context) error {
+		for name := range w.Hosts {
+			got, err := w.Booted(ctx, name)
+			if err != nil {
+				return err
+			}
+			if got != version {
+				return fmt.Errorf("%s runs %s, want %s", name, got, version)
+			}
+		}
+		return nil
+	}))
+}
+
+func TestACommitUpgradesHosts(t *testing.T) {
+	w := newWorld(t, 1)
+	push(t, w, "hosts at 1.0.0", map[string]string{declarePath + "workers.yaml": pool("1.0.0", w.FirstOS())})
+	start(t, w)
+	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "True", "")
+	next := system(t, w, sim.Document{Version: "1.1.0"})
+	push(t, w, "hosts to 1.1.0", map[string]string{declarePath + "workers.yaml": pool("1.1.0", next)})
+	waitBooted(t, w, "1.1.0")
+	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "True", "")
+}
