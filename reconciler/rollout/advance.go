@@ -27,15 +27,21 @@ const (
 	ReasonNotStaged      = "NotStaged"
 	ReasonQuorum         = "QuorumAtRisk"
 	ReasonActivateFailed = "ActivateFailed"
-	ReasonBootTimeout    = "BootTimeout"
-	ReasonFellBack       = "FellBack"
-	ReasonGatesFailed    = "GatesFailed"
-	ReasonCommitFailed   = "CommitFailed"
-	ReasonUnhealthy      = "Unhealthy"
-	ReasonAdopted        = "Adopted"
-	ReasonConflict       = "PoolConflict"
-	ReasonRerun          = "Rerun"
+	// ReasonActivateRefused says that the agent never took the order.
+	ReasonActivateRefused = "ActivateRefused"
+	ReasonBootTimeout     = "BootTimeout"
+	ReasonFellBack        = "FellBack"
+	ReasonGatesFailed     = "GatesFailed"
+	ReasonCommitFailed    = "CommitFailed"
+	ReasonUnhealthy       = "Unhealthy"
+	ReasonAdopted         = "Adopted"
+	ReasonConflict        = "PoolConflict"
+	ReasonRerun           = "Rerun"
 )
+
+// settle is how long after the last order it's waited for one that may still
+// be on its way, from us or from a leader that was stopped.
+const settle = 2 * time.Minute
 
 // maxTransitions bounds how many states a slot passes in one plan.
 const maxTransitions = 16
@@ -255,8 +261,14 @@ func (v view) rebooting(s ledger.Slot) ledger.Slot {
 	if last, failed := failedOperation(f, activateID(s)); failed {
 		return v.to(s, ledger.RollingBack, ReasonActivateFailed, last.Message)
 	}
-	if v.late(s.ActivatedAt, v.pool.BootDeadline) {
+	switch {
+	case !v.late(s.ActivatedAt, v.pool.BootDeadline):
+	case runs(f, activateID(s)) || f.Trial != nil:
 		return v.to(s, ledger.RollingBack, ReasonBootTimeout, "the host did not reboot")
+	case v.late(s.ActivatedAt, v.pool.BootDeadline+settle):
+		// The agent never took the order, and no order is on its way any more:
+		// nothing has failed but the asking.
+		return v.to(s, ledger.Aborted, ReasonActivateRefused, v.m.Refused)
 	}
 	return s
 }

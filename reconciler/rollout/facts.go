@@ -45,6 +45,8 @@ type Member struct {
 	Conflict string
 	// Carries says that a pod of the reconciler itself runs there.
 	Carries bool
+	// Refused says why the last step on the host didn't succeed; "" if it did.
+	Refused string
 	// Pods is what a drain has left; only looked at while draining.
 	Pods Pods
 	// Health is what the gates say; only looked at while verifying.

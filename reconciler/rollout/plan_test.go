@@ -212,6 +212,8 @@ func (s *scenario) set(t *testing.T, d *datadriven.TestData, m *Member, key, v s
 		}
 	case "hold":
 		m.Hold = v
+	case "refused":
+		m.Refused = v
 	case "nonce":
 		m.Nonce = v
 	case "conflict":
@@ -357,6 +359,10 @@ func (s *scenario) show(b *strings.Builder, out Decision, what string) {
 		}
 	case "next":
 		fmt.Fprintf(b, "next plan %s\n", out.Next.Format(time.RFC3339))
+	case "inFlight":
+		for _, f := range out.Status.InFlight {
+			fmt.Fprintf(b, "in flight %s %s: %s\n", f.Host, f.State, f.Blocking)
+		}
 	case "end":
 		fmt.Fprintf(b, "estimated end %s\n", out.Status.EstimatedEnd.Format(time.RFC3339))
 	}

@@ -121,10 +121,10 @@ func blockingOf(m *Member, s ledger.Slot) string {
 			return m.Agent.Problem
 		}
 		return m.Health.Blocking
-	case ledger.Rebooting, ledger.Committing:
-		return m.Agent.Problem
+	case ledger.Rebooting, ledger.Committing, ledger.RollingBack:
+		return orDefault(m.Agent.Problem, m.Refused)
 	default:
-		return ""
+		return m.Refused
 	}
 }
 

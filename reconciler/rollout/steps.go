@@ -27,7 +27,7 @@ func (v view) act(s ledger.Slot) []Step {
 		out[0].Force = v.pool.DrainDeadline == DeadlineForce && v.late(s.ClaimedAt, v.pool.DrainTimeout)
 		return out
 	case ledger.Rebooting:
-		if f == nil || f.BootID != s.PrevBootID || runs(f, activateID(s)) {
+		if f == nil || f.BootID != s.PrevBootID || runs(f, activateID(s)) || v.late(s.ActivatedAt, v.pool.BootDeadline) {
 			return nil
 		}
 		out := step(StepActivate, activateID(s))

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/drain"
@@ -25,6 +26,8 @@ const (
 	stepTimeout    = 30 * time.Second
 	// idle is how often a pool with nothing in flight is planned anyway.
 	idle = time.Minute
+	// maxRefused bounds the nodes whose last failure is remembered.
+	maxRefused = 10_000
 	// soon is when a pass is repeated after it wrote the ledger or lost a race.
 	soon = 100 * time.Millisecond
 )
@@ -139,6 +142,8 @@ type Executor struct {
 
 	mu    sync.Mutex
 	fence ledger.Fence
+	// refused says why the last step on a node failed, by its UID; for people.
+	refused map[string]string
 }
 
 // New checks the configuration.
@@ -155,7 +160,7 @@ func New(c Config) (*Executor, error) {
 	if c.Poll <= 0 {
 		c.Poll = defaultPoll
 	}
-	return &Executor{cfg: c}, nil
+	return &Executor{cfg: c, refused: map[string]string{}}, nil
 }
 
 // Lead acquires a new fence, above what is stored and what agents report. It's
@@ -247,6 +252,26 @@ func (e *Executor) Pass(ctx context.Context, p Pool) (Result, error) {
 	}
 	r.out.Again = again(r.out, e.cfg.Poll, now)
 	return r.out, nil
+}
+
+// note keeps or clears why the last step on a node failed.
+func (e *Executor) note(uid string, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err == nil {
+		delete(e.refused, uid)
+		return
+	}
+	if len(e.refused) >= maxRefused {
+		clear(e.refused)
+	}
+	e.refused[uid] = foreign.Line(err.Error())
+}
+
+func (e *Executor) lastRefusal(uid string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.refused[uid]
 }
 
 // load reads the ledger and makes sure that it's under our fence.

@@ -51,6 +51,7 @@ func (r *run) observe(ctx context.Context, doc ledger.Document) (rollout.Input, 
 	for i := range obs.Members {
 		m := &obs.Members[i]
 		m.Agent = r.e.cfg.Agents.Observed(obs.HostIDs[m.Node.UID])
+		m.Refused = r.e.lastRefusal(m.Node.UID)
 		if m.Agent.Facts != nil {
 			m.Agent.Problem = mismatch(m.Node, m.Agent.Facts)
 		}
@@ -119,6 +120,7 @@ func (r *run) perform(ctx context.Context, steps []rollout.Step) error {
 	r.each(ctx, len(steps), func(ctx context.Context, i int) {
 		s := steps[i]
 		err := r.do(ctx, s)
+		r.e.note(s.NodeUID, err)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if err == nil {

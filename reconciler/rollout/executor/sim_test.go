@@ -183,10 +183,10 @@ func (w *world) checkClaims(before, after ledger.Document) {
 	claimed := 0
 	for uid, s := range after.Slots {
 		old, had := before.Slots[uid]
-		if had && old.Attempt != s.Attempt && s.Reason != rollout.ReasonAdopted {
+		if had && old.Attempt != s.Attempt && s.State == ledger.Claimed {
 			w.violation("I4: the slot of %s went from attempt %s to %s without being freed", s.Node, old.Attempt, s.Attempt)
 		}
-		if !had && s.Reason != rollout.ReasonAdopted {
+		if !had && s.State == ledger.Claimed { // one that was adopted is further
 			claimed++
 		}
 	}
@@ -582,7 +582,7 @@ func (w *world) setTarget(n int) {
 }
 
 func (w *world) executor(holder string) *Executor {
-	return &Executor{cfg: Config{
+	return &Executor{refused: map[string]string{}, cfg: Config{
 		Ledger: ledger.NewStore(simMaps{w}), World: simWorld{w}, Agents: simAgents{w}, Cordoner: simCordoner{w}, Evictor: simEvictor{w},
 		ClusterUID: simCluster, Holder: holder, Now: func() time.Time { return w.now }, GlobalLimit: -1, Workers: 1, Poll: defaultPoll,
 	}}
