@@ -231,11 +231,11 @@ func (r *rig) untilDead(seq nodeos.Sequence, req nodeos.Request) {
 	for range 50 {
 		done := false
 		lost := make(chan struct{}, 1)
-		r.onEvent = func(p nodeos.Payload) {
+		r.listen(func(p nodeos.Payload) {
 			if s, ok := p.(nodeos.EventServiceState); ok && s.Service == "power" {
 				lost <- struct{}{}
 			}
-		}
+		})
 		err := r.live(func(ctx context.Context, c *Controller) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
@@ -281,12 +281,12 @@ func TestAnAgentThatIsEndedAtAnyEventGoesOnWhereItWas(t *testing.T) {
 			r.until(func(ctx context.Context, c *Controller) bool {
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
-				r.onEvent = func(nodeos.Payload) {
+				r.listen(func(nodeos.Payload) {
 					if left--; left == 0 {
 						ended = true
 						cancel()
 					}
-				}
+				})
 				if _, err := c.Run(ctx, nodeos.SequenceUpgrade, req); err != nil {
 					return false
 				}
@@ -514,11 +514,11 @@ func TestTheBootSequenceRunsOnceInABootAndNotBesideAnOpenOperation(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		booted := 0
-		r.onEvent = func(p nodeos.Payload) {
+		r.listen(func(p nodeos.Payload) {
 			if e, ok := p.(nodeos.EventSequenceStart); ok && e.Sequence == nodeos.SequenceBoot {
 				booted++
 			}
-		}
+		})
 		once := func(want int) {
 			t.Helper()
 			r.until(func(ctx context.Context, c *Controller) bool {

@@ -79,6 +79,7 @@ type rig struct {
 	// registry, if not nil, changes the tasks.
 	registry func(Registry)
 
+	mu    sync.Mutex // guards onEvent and seen
 	boots int
 	last  sim.BootResult
 	seen  []nodeos.Payload
@@ -108,6 +109,13 @@ func (r *rig) image(d sim.Document) (nodeos.Image, []byte) {
 	must(r.t, err)
 	r.shelf.content[image.Ref.Digest], r.shelf.signed[image.Ref.Digest] = content, true
 	return image, content
+}
+
+// listen shows each event from now on to f.
+func (r *rig) listen(f func(nodeos.Payload)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.onEvent = f
 }
 
 // boot switches the machine off and on.
@@ -151,10 +159,9 @@ func (r *rig) agent(ctx context.Context) (c *Controller, stop func()) {
 		r.registry(all)
 	}
 	machine := NewMachine(cfg)
-	var mu sync.Mutex
 	see := func(p nodeos.Payload) {
-		mu.Lock()
-		defer mu.Unlock()
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.seen = append(r.seen, p)
 		if r.onEvent != nil {
 			r.onEvent(p)

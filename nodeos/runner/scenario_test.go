@@ -107,6 +107,8 @@ func (sc *scenario) command(t *testing.T, d *datadriven.TestData) string {
 			f = &Failure{Reason: "TaskFailed", Message: arg(d, "message", "")}
 		}
 		return sc.step(UndoEnded{OperationID: sc.s.Op.ID, Failure: f})
+	case "bootloop": // bootloop N VERSION: boots, each verified
+		return sc.bootloop(t, d)
 	case "stopped":
 		return sc.step(Stopped{OperationID: sc.s.Op.ID})
 	case "pass":
@@ -156,6 +158,25 @@ func (sc *scenario) start(d *datadriven.TestData) string {
 		sc.inv.Slots = append(sc.inv.Slots, nodeos.Slot{Name: "B", State: nodeos.SlotBad, Image: nodeos.Image{Ref: nodeos.ImageRef{Digest: digest(bad)}}})
 	}
 	return sc.step(Started{Inventory: sc.inv})
+}
+
+// bootloop boots a system on trial again and again, while its checks pass.
+func (sc *scenario) bootloop(t *testing.T, d *datadriven.TestData) string {
+	t.Helper()
+	n, err := strconv.Atoi(d.CmdArgs[0].Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.CmdArgs = d.CmdArgs[1:]
+	out := ""
+	for i := range n {
+		sc.boot++
+		out = sc.start(d)
+		for i < n-1 && sc.s.Op.State == nodeos.OperationRunning {
+			out = sc.phase(nil, nil)
+		}
+	}
+	return out
 }
 
 // run admits an order.

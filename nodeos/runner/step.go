@@ -238,11 +238,7 @@ func (t *step) phaseDone() {
 		t.restored()
 	case nodeos.EffectNone, nodeos.EffectArm:
 	}
-	switch {
-	case op.Stop == nil:
-	case !op.Stop.Takeover && op.phase().Effect == nodeos.EffectCommit:
-		op.Stop = nil // too late to go back: it's committed
-	default:
+	if op.Stop != nil {
 		return // Stopped follows
 	}
 	if op.phase().Ends == nodeos.EndDecision && t.s.Trial != nil && !op.Decided {

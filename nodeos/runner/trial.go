@@ -102,6 +102,10 @@ func (t *step) restored() {
 		why = "rolled back"
 	}
 	t.publishTrial("rolled-back", why)
+	if tr.BootID == "" { // it never ran: nothing is known against it
+		t.s.Trial = nil
+		return
+	}
 	t.deny(tr, why)
 }
 
