@@ -5,7 +5,9 @@ package apply
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -108,7 +110,11 @@ func (e *Engine) tryOne(ctx context.Context, m *payload.Manifest, coming future)
 		return classify(m.ID, err)
 	}
 	force := true
-	answer, _, err := e.wire.patch(ctx, t, types.ApplyPatchType, m.JSON, metav1.PatchOptions{
+	body, err := json.Marshal(member(m.Object.Object, e.store.id))
+	if err != nil {
+		return fmt.Errorf("%s: encoding: %w", m.ID, err)
+	}
+	answer, _, err := e.wire.patch(ctx, t, types.ApplyPatchType, body, metav1.PatchOptions{
 		FieldManager: e.manager, Force: &force, DryRun: []string{metav1.DryRunAll},
 	})
 	e.cfg.Metrics.request("dry-run", outcome(err))

@@ -46,10 +46,12 @@ type Mode int
 
 // The modes.
 const (
-	// Updating brings a new target: its fields are taken.
+	// Updating brings a new target: the fields of manifests that changed are
+	// taken from whoever has them.
 	Updating Mode = iota
-	// Reconciling keeps a target that was level: a field that another
-	// controller fights for is yielded.
+	// Reconciling keeps a target that was level: fields that another
+	// controller fights for are yielded. Updating does the same for manifests
+	// that didn't change.
 	Reconciling
 )
 
@@ -234,7 +236,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, manager: live.ManagerPrefix + cfg.Owner, wire: w,
-		store: newStore(cfg.Inventory, cfg.Owner), started: cfg.Now(),
+		store: newStore(cfg.Inventory, cfg.Owner, cfg.Namespace), started: cfg.Now(),
 		items: map[payload.ObjectID]*item{}, due: map[payload.ObjectID]time.Time{},
 	}
 	e.sub = cfg.Live.Subscribe(e.has)
@@ -261,16 +263,9 @@ func (e *Engine) Load(ctx context.Context) (problems []string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range entries {
-		id := l.entry.id()
-		if e.items[id] != nil {
-			continue
+		if other := e.takeInLocked(l); other != "" {
+			problems = append(problems, fmt.Sprintf("%s is in the inventory of %q too", l.entry.id(), other))
 		}
-		if other, ok := e.cfg.Shared.claim(id, e.cfg.Owner); !ok {
-			problems = append(problems, fmt.Sprintf("%s is in the inventories of %q too", id, other))
-		}
-		it := &item{id: id, entry: l.entry, shard: l.shard}
-		e.items[id] = it
-		e.cfg.Live.Track(it.interest())
 	}
 	return problems, nil
 }
@@ -339,8 +334,39 @@ func (e *Engine) addLocked(m *payload.Manifest, order int) *item {
 }
 
 // Flush writes what changed of the inventory. It is cheap when nothing did.
+// When somebody else wrote it, what they added is taken in, and the error is
+// retriable.
 func (e *Engine) Flush(ctx context.Context) error {
-	return e.store.flush(ctx, &e.mu, e.items)
+	err := e.store.flush(ctx, &e.mu, e.items)
+	if err == nil || !errors.Is(err, errOtherWriter) {
+		return err
+	}
+	entries, reloadErr := e.store.reload(ctx)
+	if reloadErr != nil {
+		return errors.Join(err, reloadErr)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range entries {
+		e.takeInLocked(l)
+	}
+	return err
+}
+
+// takeInLocked adds an object of the inventory that isn't known; e.mu is held.
+func (e *Engine) takeInLocked(l loaded) (otherOwner string) {
+	id := l.entry.id()
+	if e.items[id] != nil {
+		return ""
+	}
+	other, ok := e.cfg.Shared.claim(id, e.cfg.Owner)
+	if ok {
+		other = ""
+	}
+	it := &item{id: id, entry: l.entry, shard: l.shard}
+	e.items[id] = it
+	e.cfg.Live.Track(it.interest())
+	return other
 }
 
 // ensure returns the object's item. An object that wasn't named by Begin is

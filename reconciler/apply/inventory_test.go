@@ -123,7 +123,9 @@ func TestSecondWriterOfTheInventoryIsRefused(t *testing.T) {
 	r.apply(ms, Updating)
 	shard, err := r.kube.CoreV1().ConfigMaps(ownNamespace).Get(t.Context(), r.engine.store.name(0), metav1.GetOptions{})
 	must(t, err)
-	shard.Labels["x"] = "y"
+	more, err := encodeEntries([]entry{{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "theirs"}})
+	must(t, err)
+	shard.Data[keyEntries] += more
 	_, err = r.kube.CoreV1().ConfigMaps(ownNamespace).Update(t.Context(), shard, metav1.UpdateOptions{})
 	must(t, err)
 	err = r.engine.Begin(t.Context(), append(ms, r.manifests("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: NS}")...), nil)
@@ -131,6 +133,7 @@ func TestSecondWriterOfTheInventoryIsRefused(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Reason() != ReasonInventoryFailed {
 		t.Errorf("err = %v, want InventoryFailed", err)
 	}
+	must(t, r.engine.Flush(t.Context())) // What they wrote was taken in.
 }
 
 func TestInventoryOfAFarVersionIsRefused(t *testing.T) {
@@ -144,6 +147,31 @@ func TestInventoryOfAFarVersionIsRefused(t *testing.T) {
 	var refused *Error
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "format") {
 		t.Errorf("err = %v, want a refusal of format 7", err)
+	}
+}
+
+func TestInventoryIsAnApplySet(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	parent, err := r.kube.CoreV1().ConfigMaps(ownNamespace).Get(t.Context(), r.engine.store.name(0), metav1.GetOptions{})
+	must(t, err)
+	want := map[string]string{
+		annotationTooling:    "lockstep/v1",
+		annotationKinds:      "ConfigMap,Deployment.apps,NetworkPolicy.networking.k8s.io,Secret,Service,ServiceAccount",
+		annotationNamespaces: r.ns,
+	}
+	if diff := cmp.Diff(want, parent.Annotations); diff != "" {
+		t.Errorf("annotations of the parent (-want +got):\n%s", diff)
+	}
+	id := parent.Labels[labelApplySetID]
+	if len(id) > 63 || id == "" {
+		t.Errorf("id %q", id)
+	}
+	for i := range ms {
+		if got := r.get(ms[i].ID).GetLabels()[labelPartOf]; got != id {
+			t.Errorf("%s is part of %q, want %q", ms[i].ID, got, id)
+		}
 	}
 }
 

@@ -318,7 +318,7 @@ func (e *Engine) notOurs(en entry, o *live.Object) string {
 	switch {
 	case o.UID != en.UID:
 		return "another object has its name now"
-	case !managed && en.Entry != (live.Digest{}):
+	case !managed:
 		return "the set's field manager isn't on it any more"
 	case o.Controlled:
 		return "a controller owns it"

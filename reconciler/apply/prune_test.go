@@ -166,7 +166,7 @@ func TestWallSevenForgedInventoryDeletesNothingForeign(t *testing.T) {
 	shard, err := r.kube.CoreV1().ConfigMaps(ownNamespace).Get(t.Context(), r.engine.store.name(0), metav1.GetOptions{})
 	must(t, err)
 	forged, err := encodeEntries([]entry{
-		{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "victim", UID: victim.UID, Created: true, Confirmed: true, Entry: digestOf("x")},
+		{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "victim", UID: victim.UID, Created: true, Confirmed: true},
 		{Version: "v1", Kind: "Namespace", Name: "kube-system", UID: "x", Created: true, Confirmed: true},
 	})
 	must(t, err)

@@ -297,7 +297,10 @@ func (e *Engine) prepare(ctx context.Context, j *job) error {
 	if err := e.alone(j.m, o); err != nil {
 		return err
 	}
-	if j.decision.judgement == Drifted && j.mode == Reconciling && !j.m.ForceFields {
+	// A manifest that is new takes its fields; one that was level already is
+	// being kept so, also while others are being updated.
+	kept := j.mode == Reconciling || !j.decision.changed
+	if j.decision.judgement == Drifted && kept && !j.m.ForceFields {
 		if err := e.yield(ctx, j); err != nil {
 			return err
 		}
@@ -312,8 +315,8 @@ func (e *Engine) prepare(ctx context.Context, j *job) error {
 	return nil
 }
 
-// body returns what is sent: the manifest without the fields that are left to
-// others.
+// body returns what is sent: the manifest with the label of a member and
+// without the fields that are left to others.
 func (e *Engine) body(j *job) ([]byte, error) {
 	e.mu.RLock()
 	var drop []string
@@ -325,9 +328,9 @@ func (e *Engine) body(j *job) ([]byte, error) {
 		drop = append(drop, j.m.IgnoreFields...)
 	}
 	if len(drop) == 0 {
-		return j.m.JSON, nil
+		return json.Marshal(member(j.m.Object.Object, e.store.id))
 	}
-	content := j.m.Object.DeepCopy().Object
+	content := member(j.m.Object.DeepCopy().Object, e.store.id)
 	// From the back, so that an index in one pointer isn't moved by another.
 	slices.SortFunc(drop, func(a, b string) int { return -comparePointers(a, b) })
 	for _, pointer := range drop {
@@ -357,7 +360,10 @@ func (e *Engine) send(ctx context.Context, j *job) (*metav1.PartialObjectMetadat
 		return nil, err
 	}
 	j.replaced, j.exists = true, false
-	return e.patch(ctx, j, j.m.JSON)
+	if body, err = e.body(j); err != nil {
+		return nil, fmt.Errorf("%s: encoding: %w", j.m.ID, err)
+	}
+	return e.patch(ctx, j, body)
 }
 
 // patchTries bounds the attempts of one apply; its pauses grow from

@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,6 +47,8 @@ type store struct {
 	owner  string
 	prefix string
 	label  string
+	// namespace is where the shards are, id the identity of the ApplySet.
+	namespace, id string
 
 	// writing is held while shards are written, so that they are written in
 	// order.
@@ -54,6 +57,9 @@ type store struct {
 	mu     sync.Mutex
 	shards []*shard
 }
+
+// errOtherWriter is the cause of a refused write.
+var errOtherWriter = errors.New("somebody else wrote the inventory")
 
 // shard is one ConfigMap.
 type shard struct {
@@ -67,7 +73,7 @@ type loaded struct {
 	shard int
 }
 
-func newStore(client corev1client.ConfigMapInterface, owner string) *store {
+func newStore(client corev1client.ConfigMapInterface, owner, namespace string) *store {
 	name := strings.ReplaceAll(owner, "/", "-")
 	digest := sha256.Sum256([]byte(owner))
 	short := hex.EncodeToString(digest[:6])
@@ -78,20 +84,39 @@ func newStore(client corev1client.ConfigMapInterface, owner string) *store {
 	if len(name) > 200 {
 		name = name[:180] + "-" + short
 	}
-	return &store{client: client, owner: owner, prefix: "lockstep-inventory-" + name, label: label}
+	s := &store{client: client, owner: owner, prefix: "lockstep-inventory-" + name, label: label, namespace: namespace}
+	s.id = applySetID(s.name(0), namespace)
+	return s
 }
 
 func (s *store) name(shard int) string { return s.prefix + "-" + strconv.Itoa(shard) }
 
 // load reads all shards.
 func (s *store) load(ctx context.Context) ([]loaded, []string, error) {
+	s.mu.Lock()
+	s.shards = nil
+	s.mu.Unlock()
+	return s.read(ctx)
+}
+
+// reload reads what somebody else wrote; all shards are to be written again.
+func (s *store) reload(ctx context.Context) ([]loaded, error) {
+	out, _, err := s.read(ctx) // What is unreadable is overwritten.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sh := range s.shards {
+		sh.dirty = true
+	}
+	return out, err
+}
+
+func (s *store) read(ctx context.Context) ([]loaded, []string, error) {
 	list, err := s.client.List(ctx, metav1.ListOptions{LabelSelector: labelInventory + "=" + s.label})
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the inventory of %s: %w", s.owner, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shards = nil
 	var out []loaded
 	var problems []string
 	for i := range list.Items {
@@ -114,7 +139,7 @@ func (s *store) load(ctx context.Context) ([]loaded, []string, error) {
 			problems = append(problems, fmt.Sprintf("ConfigMap %s: %s", cm.Name, b))
 		}
 		s.growLocked(n)
-		s.shards[n].version, s.shards[n].count = cm.ResourceVersion, len(entries)
+		s.shards[n].version, s.shards[n].count = cm.ResourceVersion, max(s.shards[n].count, len(entries))
 		for _, e := range entries {
 			out = append(out, loaded{entry: e, shard: n})
 		}
@@ -140,6 +165,7 @@ func (s *store) place(it *item) {
 	it.shard = n
 	s.shards[n].count++
 	s.shards[n].dirty = true
+	s.shards[0].dirty = true // It says what kinds there are.
 }
 
 // touch marks the object's shard as changed.
@@ -176,7 +202,7 @@ func (s *store) flush(ctx context.Context, lock *sync.RWMutex, items map[payload
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	for s.dirty() {
-		contents := s.collect(lock, items)
+		contents, annotations := s.collect(lock, items)
 		for _, n := range slices.Sorted(maps.Keys(contents)) {
 			data, err := encodeEntries(contents[n])
 			if err != nil {
@@ -186,7 +212,7 @@ func (s *store) flush(ctx context.Context, lock *sync.RWMutex, items map[payload
 				s.split(n, contents[n], lock, items)
 				continue
 			}
-			if err := s.write(ctx, n, data); err != nil {
+			if err := s.write(ctx, n, data, annotations); err != nil {
 				s.mu.Lock()
 				s.shards[n].dirty = true
 				s.mu.Unlock()
@@ -199,7 +225,7 @@ func (s *store) flush(ctx context.Context, lock *sync.RWMutex, items map[payload
 
 // collect copies the entries of the shards that changed and marks them as
 // written.
-func (s *store) collect(lock *sync.RWMutex, items map[payload.ObjectID]*item) map[int][]entry {
+func (s *store) collect(lock *sync.RWMutex, items map[payload.ObjectID]*item) (contents map[int][]entry, parent map[string]string) {
 	lock.RLock()
 	defer lock.RUnlock()
 	s.mu.Lock()
@@ -210,14 +236,18 @@ func (s *store) collect(lock *sync.RWMutex, items map[payload.ObjectID]*item) ma
 			out[n], sh.dirty = nil, false
 		}
 	}
+	var all []entry
 	for _, it := range items {
+		if _, first := out[0]; first && it.shard != noShard {
+			all = append(all, entry{Group: it.entry.Group, Kind: it.entry.Kind, Namespace: it.entry.Namespace})
+		}
 		if _, changed := out[it.shard]; changed {
 			e := it.entry
 			e.Yields = slices.Clone(e.Yields)
 			out[it.shard] = append(out[it.shard], e)
 		}
 	}
-	return out
+	return out, parentAnnotations(all, s.namespace)
 }
 
 // split moves half of a shard that grew too big into a new one.
@@ -241,13 +271,14 @@ func (s *store) split(n int, entries []entry, lock *sync.RWMutex, items map[payl
 
 // write creates or updates one shard. Its resourceVersion is that of our last
 // write, so that of two writers one is refused.
-func (s *store) write(ctx context.Context, n int, data string) error {
+func (s *store) write(ctx context.Context, n int, data string, parent map[string]string) error {
 	s.mu.Lock()
 	version := s.shards[n].version
 	s.mu.Unlock()
-	cm, err := s.put(ctx, n, version, data)
+	shard := s.shard(n, data, parent)
+	cm, err := s.put(ctx, shard, version)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
-		cm, err = s.putAgain(ctx, n, version, data, err)
+		cm, err = s.putAgain(ctx, shard, version, err)
 	}
 	if err != nil {
 		return err
@@ -258,40 +289,50 @@ func (s *store) write(ctx context.Context, n int, data string) error {
 	return nil
 }
 
-func (s *store) put(ctx context.Context, n int, version, data string) (*corev1.ConfigMap, error) {
+// shard makes the ConfigMap. The first is the parent of the ApplySet.
+func (s *store) shard(n int, data string, parent map[string]string) *corev1.ConfigMap {
 	cm := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name(n), ResourceVersion: version, Labels: map[string]string{labelInventory: s.label}},
+		ObjectMeta: metav1.ObjectMeta{Name: s.name(n), Labels: map[string]string{labelInventory: s.label}},
 		Data: map[string]string{
 			keyFormat: strconv.Itoa(inventoryFormat), keyOwner: s.owner, keyShard: strconv.Itoa(n), keyEntries: data,
 		},
 	}
-	var err error
+	if n == 0 {
+		cm.Labels[labelApplySetID] = s.id
+		cm.Annotations = parent
+	}
+	return cm
+}
+
+// put creates the shard if it has no version, else updates it.
+func (s *store) put(ctx context.Context, cm *corev1.ConfigMap, version string) (written *corev1.ConfigMap, err error) {
+	cm.ResourceVersion = version
 	if version == "" {
-		cm, err = s.client.Create(ctx, cm, metav1.CreateOptions{FieldManager: "lockstep-reconciler"})
+		written, err = s.client.Create(ctx, cm, metav1.CreateOptions{FieldManager: "lockstep-reconciler"})
 	} else {
-		cm, err = s.client.Update(ctx, cm, metav1.UpdateOptions{FieldManager: "lockstep-reconciler"})
+		written, err = s.client.Update(ctx, cm, metav1.UpdateOptions{FieldManager: "lockstep-reconciler"})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("writing the inventory ConfigMap %s: %w", s.name(n), err)
+		return nil, fmt.Errorf("writing the inventory ConfigMap %s: %w", cm.Name, err)
 	}
-	return cm, nil
+	return written, nil
 }
 
 // putAgain writes a shard that isn't as we left it, if nobody else wrote it:
 // somebody deleted it, or a restore of etcd brought an older version back.
-func (s *store) putAgain(ctx context.Context, n int, version, data string, refusal error) (*corev1.ConfigMap, error) {
-	there, err := s.client.Get(ctx, s.name(n), metav1.GetOptions{})
+func (s *store) putAgain(ctx context.Context, cm *corev1.ConfigMap, version string, refusal error) (*corev1.ConfigMap, error) {
+	there, err := s.client.Get(ctx, cm.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return s.put(ctx, n, "", data)
+		return s.put(ctx, cm, "")
 	case err != nil:
-		return nil, fmt.Errorf("reading the inventory ConfigMap %s: %w", s.name(n), err)
+		return nil, fmt.Errorf("reading the inventory ConfigMap %s: %w", cm.Name, err)
 	case version != "" && older(there.ResourceVersion, version):
-		return s.put(ctx, n, there.ResourceVersion, data)
+		return s.put(ctx, cm, there.ResourceVersion)
 	default:
 		return nil, &Error{
-			reason: ReasonInventoryFailed, retriable: true, err: refusal,
-			message: fmt.Sprintf("inventory ConfigMap %s was written by somebody else; another reconciler may be running", s.name(n)),
+			reason: ReasonInventoryFailed, retriable: true, err: errors.Join(errOtherWriter, refusal),
+			message: fmt.Sprintf("inventory ConfigMap %s was written by somebody else; another reconciler may be running", cm.Name),
 		}
 	}
 }

@@ -164,7 +164,7 @@ func (o *Object) readEntries(meta metav1.Object) {
 	names := make([]string, 0, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		names = append(names, e.Manager+"\x00"+string(e.Operation)+"\x00"+e.Subresource)
+		names = append(names, plain(e.Manager)+"\x00"+plain(string(e.Operation))+"\x00"+plain(e.Subresource))
 		switch {
 		case e.Subresource == "status":
 			hasStatus = true
@@ -270,6 +270,16 @@ func sum(h hash.Hash) Digest {
 	var full [sha256.Size]byte
 	h.Sum(full[:0])
 	return Digest(full[:DigestSize])
+}
+
+// plain makes a name that anybody may have chosen fit to be joined.
+func plain(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == 0 {
+			return ' '
+		}
+		return r
+	}, name)
 }
 
 func split(joined unique.Handle[string]) []string {

@@ -186,3 +186,18 @@ func TestNeedsBody(t *testing.T) {
 func kindOf(group, kind string) payload.Manifest {
 	return payload.Manifest{GVK: schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind}, ID: payload.ObjectID{Group: group, Kind: kind}}
 }
+
+func FuzzSummarize(f *testing.F) {
+	f.Add(`{"f:metadata":{"f:labels":{"f:ours":{}}}}`, "status", "a\nb")
+	f.Add(`{"f:metadata":{"f:labels":[]}}`, "", "\x00")
+	f.Add(``, "scale", "")
+	f.Fuzz(func(t *testing.T, fields, subresource, manager string) {
+		o := sample()
+		o.ManagedFields = append(o.ManagedFields, managed(ours, "Apply", subresource, fields, time.Time{}), managed(manager, "Update", subresource, fields, time.Time{}))
+		a, b := Summarize(o), Summarize(o)
+		if differs(a, b) != "" {
+			t.Fatal("two looks at one object differ")
+		}
+		_ = a.Managers()
+	})
+}
