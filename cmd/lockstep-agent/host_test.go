@@ -4,7 +4,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -284,18 +283,27 @@ func TestTheAgentDiesWithItsSupervisor(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	pid := b.agentPID()
+	if powered, err := sim.Powered(b.machine()); err != nil || !powered {
+		t.Errorf("a machine under a supervisor is powered: %v, %v", powered, err)
+	}
 	if err := b.process.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	deadline := time.Now().Add(10 * time.Second)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for ; !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); <-tick.C {
-		if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(state), ") Z ") {
-			return // gone, or a zombie that nobody collects here
+	for ; ; <-tick.C {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		gone := err != nil || strings.Contains(string(state), ") Z ") // a zombie that nobody collects here
+		powered, err := sim.Powered(b.machine())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gone && !powered {
+			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("process %d outlives its supervisor", pid)
+			t.Fatalf("after its supervisor's death the agent is gone: %v, the machine under power: %v", gone, powered)
 		}
 	}
 }

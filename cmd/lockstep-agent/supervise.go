@@ -94,7 +94,11 @@ type supervisor struct {
 
 // power boots the machine again and again.
 func (s supervisor) power(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, sim.PowerOff(s.dir)) }()
+	held, err := sim.HoldPower(ctx, s.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sim.PowerOff(s.dir), held.Close()) }()
 	for ctx.Err() == nil {
 		boot, err := sim.Boot(ctx, s.dir, sim.BootOptions{Sleep: pause, Watchdog: watchdog})
 		if ctx.Err() != nil {

@@ -107,6 +107,9 @@ while :; do sleep 0.05; done`
 	done := make(chan error, 1)
 	go func() { done <- s.power(ctx) }()
 	lines(t, log, 1)
+	if _, err := os.Stat(filepath.Join(dir, "power.lock")); err != nil {
+		t.Errorf("nobody can see that the machine is under power: %v", err)
+	}
 	if status, err := sim.Look(dir); err != nil || !status.Up {
 		t.Errorf("a machine that runs looks down: %+v, %v", status, err)
 	}

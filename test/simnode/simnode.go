@@ -164,6 +164,11 @@ func (cfg Config) update(ctx context.Context, n *node, dir string) error {
 	if err != nil {
 		return err
 	}
+	powered, err := sim.Powered(dir)
+	if err != nil {
+		return err
+	}
+	machine.Up = machine.Up && powered
 	if !n.made {
 		if machine.BootID == "" {
 			return nil // never booted: it hasn't joined

@@ -143,6 +143,11 @@ func TestANodeFollowsItsMachineThroughAReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("registered again after its deletion", func(n *corev1.Node) bool { return ready(n) == corev1.ConditionTrue })
+	// What a supervisor leaves behind that was killed.
+	if err := os.WriteFile(filepath.Join(dir, "power.lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	until("unknown after a power cut", func(n *corev1.Node) bool { return ready(n) == corev1.ConditionUnknown })
 }
 
 func ready(n *corev1.Node) corev1.ConditionStatus {
