@@ -193,6 +193,8 @@ type (
 	lookAgain struct{}
 	// pausing stops or resumes everything that writes.
 	pausing struct{ on bool }
+	// paced sets the interval.
+	paced struct{ interval time.Duration }
 	// ticked says that the time asked for by wake has come.
 	ticked struct{}
 )
@@ -260,6 +262,8 @@ func next(c core, e event, now time.Time) (core, []action) {
 		c.lookAgain(now)
 	case pausing:
 		out = c.pause(e)
+	case paced:
+		c.pace(e, now)
 	case ticked:
 	}
 	return c, append(out, c.settle(now)...)
@@ -329,6 +333,18 @@ func (c *core) lookAgain(now time.Time) {
 	}
 	if c.failures > 0 && !c.pass.running {
 		c.nextPass = now
+	}
+}
+
+// pace takes another interval; a pass that is due later than that comes
+// earlier.
+func (c *core) pace(e paced, now time.Time) {
+	if e.interval <= 0 || e.interval == c.interval {
+		return
+	}
+	c.interval = e.interval
+	if latest := now.Add(c.interval); c.nextPass.After(latest) {
+		c.nextPass = latest
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -110,6 +111,10 @@ func (w *SyncWorker) LookAgain() { w.dispatch(lookAgain{}) }
 // Pause stops everything that writes, or resumes it. Retrieval goes on.
 func (w *SyncWorker) Pause(on bool) { w.dispatch(pausing{on}) }
 
+// SetInterval changes the interval of Config; one that isn't positive is
+// ignored.
+func (w *SyncWorker) SetInterval(d time.Duration) { w.dispatch(paced{d}) }
+
 // Status returns a copy of the status.
 func (w *SyncWorker) Status() *SyncWorkerStatus {
 	w.mu.Lock()
@@ -195,9 +200,15 @@ func (w *SyncWorker) dispatch(e event) {
 	}
 }
 
-// publish shows the core's status. The lock is held.
+// publish shows the core's status if it changed: those who drive the worker
+// by what it reports, and so call it at each report, must come to rest. The
+// lock is held.
 func (w *SyncWorker) publish() {
-	w.status = w.core.status()
+	status := w.core.status()
+	if reflect.DeepEqual(status, w.status) {
+		return
+	}
+	w.status = status
 	select {
 	case <-w.statusCh:
 	default:

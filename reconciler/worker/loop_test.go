@@ -299,6 +299,45 @@ func TestAPauseEndsThePassAndHoldsRepairs(t *testing.T) {
 	})
 }
 
+func TestAShorterIntervalBringsTheNextPassForward(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, _ *world) {
+		t.Helper()
+		w.Update(1, desired("1.0.0"), nil, payload.Reconciling)
+		synctest.Wait()
+		w.SetInterval(10 * time.Second)
+		time.Sleep(11 * time.Second)
+		synctest.Wait()
+		if got := w.Status().Completed; got != 2 {
+			t.Errorf("%d passes after a shorter interval, want 2", got)
+		}
+	})
+}
+
+// driver counts reports.
+type driver struct{ reports int }
+
+func (d *driver) Report(SyncWorkerStatus) { d.reports++ }
+
+func TestAskingForTheSameReportsNothing(t *testing.T) {
+	reporter := &driver{}
+	inBubble(t, Config{Reporter: reporter}, func(t *testing.T, w *SyncWorker, _ *world) {
+		t.Helper()
+		w.Update(1, desired("1.0.0"), nil, payload.Initializing)
+		synctest.Wait()
+		before := reporter.reports
+		for range 3 {
+			w.Update(1, desired("1.0.0"), nil, payload.Reconciling)
+			w.Pause(false)
+			w.LookAgain()
+			w.Drifted(object("stranger"))
+		}
+		synctest.Wait()
+		if before == 0 || reporter.reports != before {
+			t.Errorf("%d reports, then %d", before, reporter.reports)
+		}
+	})
+}
+
 func TestUpdateBeforeStartIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		world := &world{payloads: map[string]*payload.Payload{"1.0.0": testPayload(t, "1.0.0", "a")}, refused: map[string]int{}}
