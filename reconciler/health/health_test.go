@@ -141,7 +141,12 @@ status: {observedGeneration: 1, counts: {total: 3, updated: 2}, conditions: [{ty
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}
-status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Ready, status: "False", reason: WindowClosed}]}`, waits: true, reason: "WindowClosed"},
+status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Ready, status: "False", reason: OutsideWindow}]}`, waits: true, reason: "OutsideWindow"},
+		"a NodeOS whose windows are too short": {body: `
+apiVersion: lockstep.dev/v1alpha1
+kind: NodeOS
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Ready, status: "False", reason: WindowTooShort}]}`, reason: ReasonInProgress},
 		"a NodeOS that is paused": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS

@@ -195,9 +195,11 @@ func (c conditionState) words() string {
 	return foreign.Line(fmt.Sprintf("%s=%s %s: %s", c.kind, c.status, c.reason, c.message))
 }
 
-// waits reports whether the condition tells of a closed maintenance window.
+// waits reports whether the condition tells of a closed maintenance window or
+// of people who hold the rollout: its reasons are those of the rollout. A
+// window that is too short for an attempt is a mistake and doesn't count.
 func (c conditionState) waits() bool {
-	return strings.Contains(c.reason, "Window") || c.reason == "Waiting"
+	return c.reason == "OutsideWindow" || c.reason == "Paused" || c.reason == "Waiting"
 }
 
 func condition(body *unstructured.Unstructured, kind string) conditionState {
