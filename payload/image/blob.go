@@ -112,7 +112,7 @@ func (f *Fetcher) Blob(ctx context.Context, s verify.Signed, dst Destination, o 
 // stream reads from where the writer is to the end of the blob, or to the
 // first error.
 func (f *Fetcher) stream(ctx context.Context, s verify.Signed, l registry.Descriptor, w *blobWriter) error {
-	in, err := f.registry.Blob(ctx, s.Repository(), l.Digest, w.done)
+	in, err := f.registry.Blob(ctx, s.Repository(), l, w.done)
 	if err != nil {
 		return err
 	}

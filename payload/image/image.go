@@ -34,7 +34,7 @@ const (
 // Registry is where content comes from; registry.Client is one.
 type Registry interface {
 	Manifest(ctx context.Context, repo string, d trust.Digest) (registry.Manifest, error)
-	Blob(ctx context.Context, repo string, d trust.Digest, offset int64) (*registry.Stream, error)
+	Blob(ctx context.Context, repo string, d registry.Descriptor, offset int64) (*registry.Stream, error)
 }
 
 // Limits bound what is fetched. Zero fields take the defaults.

@@ -59,8 +59,8 @@ func (s *shelf) Bytes(_ context.Context, _ string, d registry.Descriptor, _ int6
 	return s.blobs[d.Digest], nil
 }
 
-func (s *shelf) Blob(_ context.Context, _ string, d trust.Digest, offset int64) (*registry.Stream, error) {
-	b, ok := s.blobs[d]
+func (s *shelf) Blob(_ context.Context, _ string, d registry.Descriptor, offset int64) (*registry.Stream, error) {
+	b, ok := s.blobs[d.Digest]
 	if !ok {
 		return nil, registry.ErrNotFound
 	}

@@ -134,7 +134,7 @@ func (p *puller) layer(ctx context.Context, d registry.Descriptor, to sink) erro
 		return tooLarge(p.signed, "layer "+d.Digest.Short(), p.fetcher.limits.Compressed)
 	}
 	p.compressed -= d.Size
-	s, err := p.fetcher.registry.Blob(ctx, p.signed.Repository(), d.Digest, 0)
+	s, err := p.fetcher.registry.Blob(ctx, p.signed.Repository(), d, 0)
 	if err != nil {
 		return failed(p.signed, err)
 	}

@@ -258,33 +258,55 @@ func (c *Client) Bytes(ctx context.Context, repo string, d Descriptor, limit int
 // counted.
 func identity() http.Header { return http.Header{"Accept-Encoding": {"identity"}} }
 
-// Blob streams a blob from offset on. The caller checks the digest and closes
-// the stream. Start in the result is where the stream begins: 0 if the
-// registry has no ranges.
-func (c *Client) Blob(ctx context.Context, repo string, d trust.Digest, offset int64) (*Stream, error) {
+// Blob streams a blob from offset on, of which d gives digest and size. The
+// caller checks the digest and closes the stream. Start in the result is where
+// the stream begins: 0 if the registry has no ranges.
+func (c *Client) Blob(ctx context.Context, repo string, d Descriptor, offset int64) (*Stream, error) {
 	if dir, ok := c.layout(repo); ok {
-		return dir.blob(d, offset)
+		return dir.blob(d.Digest, offset)
 	}
 	var out *Stream
-	err := c.each(ctx, repo, func(l location) error {
-		h := identity()
-		if offset > 0 {
-			h.Set("Range", fmt.Sprintf("bytes=%d-", offset))
-		}
-		a, err := c.get(ctx, l, "blobs/"+d.String(), h)
-		if err != nil {
-			return err
-		}
-		out = &Stream{ReadCloser: a.body}
-		if a.partial {
-			out.Start = offset
-		}
-		return nil
+	err := c.each(ctx, repo, func(l location) (err error) {
+		out, err = c.blobAt(ctx, l, d, offset)
+		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("blob %s of %s: %w", d, repo, err)
+		return nil, fmt.Errorf("blob %s of %s: %w", d.Digest, repo, err)
 	}
 	return out, nil
+}
+
+// blobAt asks one place, with a range if there's an offset. The range has an
+// end, since some registries know no other; one that knows none at all is
+// asked for everything.
+func (c *Client) blobAt(ctx context.Context, l location, d Descriptor, offset int64) (*Stream, error) {
+	h, path := identity(), "blobs/"+d.Digest.String()
+	if offset > 0 && offset < d.Size {
+		h.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, d.Size-1))
+		a, err := c.get(ctx, l, path, h)
+		switch {
+		case err != nil && !noRanges(err):
+			return nil, err
+		case err == nil && a.starts(offset):
+			return &Stream{ReadCloser: a.body, Start: offset}, nil
+		case err == nil && !a.partial:
+			return &Stream{ReadCloser: a.body}, nil
+		case err == nil:
+			_ = a.body.Close() // another part than was asked for
+		}
+		h.Del("Range")
+	}
+	a, err := c.get(ctx, l, path, h)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{ReadCloser: a.body}, nil
+}
+
+// noRanges reports whether a registry refuses the range rather than the blob.
+func noRanges(err error) bool {
+	s, ok := errors.AsType[*statusError](err)
+	return ok && (s.code == http.StatusRequestedRangeNotSatisfiable || s.code == http.StatusBadRequest || s.code == http.StatusNotImplemented)
 }
 
 // Stream is the content of a blob from Start on.
@@ -392,6 +414,12 @@ type answer struct {
 	body        io.ReadCloser
 	contentType string
 	partial     bool
+	span        string // Content-Range
+}
+
+// starts reports whether the answer is the part from offset on.
+func (a answer) starts(offset int64) bool {
+	return a.partial && strings.HasPrefix(a.span, fmt.Sprintf("bytes %d-", offset))
 }
 
 // get asks a registry and turns its answer into an error unless it's content.
@@ -415,7 +443,10 @@ func (c *Client) get(ctx context.Context, l location, path string, header http.H
 	}
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusPartialContent:
-		return answer{body: resp.Body, contentType: resp.Header.Get("Content-Type"), partial: resp.StatusCode == http.StatusPartialContent}, nil
+		return answer{
+			body: resp.Body, contentType: resp.Header.Get("Content-Type"),
+			partial: resp.StatusCode == http.StatusPartialContent, span: resp.Header.Get("Content-Range"),
+		}, nil
 	case http.StatusNotFound:
 		drain(resp.Body)
 		return answer{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), ErrNotFound)

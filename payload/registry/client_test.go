@@ -236,7 +236,7 @@ func TestWallEightARedirectCarriesNoCredentials(t *testing.T) {
 	}))
 	c := client(t, Config{Registries: []Host{withPassword(t, s.host)}}, Options{AllowLoopback: true})
 	store.auth = nil
-	in, err := c.Blob(t.Context(), s.host+"/a/b", layer, 0)
+	in, err := c.Blob(t.Context(), s.host+"/a/b", Descriptor{Digest: layer}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,5 +330,67 @@ func TestLayoutsNeedTheirOption(t *testing.T) {
 	c := client(t, Config{}, Options{AllowLayouts: true})
 	if _, err := c.Manifest(t.Context(), "oci:"+t.TempDir(), trust.DigestOf(nil)); !errors.Is(err, ErrNotFound) {
 		t.Errorf("an empty layout: %v", err)
+	}
+}
+
+func TestBlobsResumeWhateverARegistryKnowsOfRanges(t *testing.T) {
+	content := strings.Repeat("0123456789", 1000)
+	d := Descriptor{Digest: trust.DigestOf([]byte(content)), Size: int64(len(content))}
+	peer := newRegistry(t)
+	_, layer := peer.push(t, "a/b")
+	ranges := map[string]http.HandlerFunc{
+		"all of them": func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "", time.Time{}, strings.NewReader(content))
+		},
+		"nothing": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) },
+		"that it has none": func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Range") != "" {
+				w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+				return
+			}
+			_, _ = io.WriteString(w, content)
+		},
+		"another part": func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Range") != "" {
+				w.Header().Set("Content-Range", "bytes 5-9/10000")
+				w.WriteHeader(http.StatusPartialContent)
+			}
+			_, _ = io.WriteString(w, content)
+		},
+	}
+	for name, handler := range ranges {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, handler)
+			c := client(t, Config{}, Options{AllowLoopback: true})
+			for _, offset := range []int64{0, 1, 4321, 9999} {
+				in, err := c.Blob(t.Context(), s.host+"/a/b", d, offset)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, err := io.ReadAll(in)
+				if err != nil || string(b) != content[in.Start:] || in.Start > offset {
+					t.Errorf("from %d: %d bytes from %d, %v", offset, len(b), in.Start, err)
+				}
+				if err := in.Close(); err != nil {
+					t.Error(err)
+				}
+				if name == "all of them" && in.Start != offset {
+					t.Errorf("from %d: the range wasn't used", offset)
+				}
+			}
+		})
+	}
+	c := client(t, Config{}, Options{AllowLoopback: true})
+	whole, err := c.Bytes(t.Context(), peer.host+"/a/b", Descriptor{Digest: layer, Size: 4096}, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := c.Blob(t.Context(), peer.host+"/a/b", Descriptor{Digest: layer, Size: int64(len(whole))}, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = in.Close() }()
+	if rest, err := io.ReadAll(in); err != nil || in.Start != 100 || string(rest) != string(whole[100:]) {
+		t.Errorf("go-containerregistry's registry: %d bytes from %d, %v", len(rest), in.Start, err)
 	}
 }
