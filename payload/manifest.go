@@ -126,6 +126,10 @@ func NewManifest(obj *unstructured.Unstructured) (Manifest, error) {
 		return Manifest{}, &LoadError{Kind: ReasonInvalid, Message: "the object is empty"}
 	}
 	var b builder
+	// DeepCopy panics at a value that has no form in JSON, such as an int.
+	if err := b.canonical(obj.Object); err != nil {
+		return Manifest{}, err
+	}
 	made, err := b.build(obj.DeepCopy().Object)
 	if err != nil {
 		return Manifest{}, err
