@@ -10,6 +10,12 @@ RACE ?= $(shell command -v gcc >/dev/null 2>&1 && echo -race)
 TESTFLAGS ?= $(RACE) -timeout 30m
 PKG ?= ./...
 
+# Programs of others that must agree with us; tests use them where they are.
+PEERS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lockstep/peers
+COSIGN_VERSION := v2.6.5
+COSIGN ?= $(wildcard $(PEERS)/cosign-$(COSIGN_VERSION))
+export COSIGN
+
 TOOLS := bin/tools
 tool = $(TOOLS)/$(1)
 
@@ -42,6 +48,19 @@ e2e: build controlplane ## run only the whole-program tests, with their output
 .PHONY: controlplane
 controlplane: ## compile the tests' control plane into the user's cache (once, about five minutes)
 	@go run ./test/controlplane/build
+
+.PHONY: peers
+peers: $(PEERS)/cosign-$(COSIGN_VERSION) ## compile the cosign CLI, which must agree with us, into the user's cache (once)
+
+$(PEERS)/cosign-$(COSIGN_VERSION):
+	@echo "compiling cosign $(COSIGN_VERSION) (once, a few minutes)"
+	@mkdir -p $(PEERS)/build
+	@GOFLAGS= GOBIN=$(PEERS)/build go install github.com/sigstore/cosign/v2/cmd/cosign@$(COSIGN_VERSION)
+	@mv $(PEERS)/build/cosign $@ && rmdir $(PEERS)/build
+
+.PHONY: print-cosign
+print-cosign:
+	@echo $(PEERS)/cosign-$(COSIGN_VERSION)
 
 .PHONY: lint
 lint: $(call tool,golangci-lint) ## run the linters that must pass
