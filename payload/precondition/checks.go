@@ -42,20 +42,15 @@ func (f *Facts) versions() (current, target semver.Version, ok bool) {
 }
 
 // rollback allows a lower version only if it is the one that was level before
-// the current one and has its minor, or if the owner named it.
+// the current one, or if the owner named it: a reverted commit is the request.
 func rollback(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || target.GTE(current) || f.RollbackTo == f.Target.Version {
 		return nil
 	}
-	preceding := f.preceding()
-	switch {
-	case preceding != f.Target.Version:
+	if preceding := f.preceding(); preceding != f.Target.Version {
 		return blocking(Rollback, "%s is older than %s and isn't the release before it (%s); set spec.rollback.to: %s to go back to it",
 			target, current, orNone(preceding), target)
-	case target.Major != current.Major || target.Minor != current.Minor:
-		return blocking(Rollback, "%s is of another minor version than %s, whose data it may not read; set spec.rollback.to: %s to go back to it",
-			target, current, target)
 	}
 	return nil
 }
@@ -253,6 +248,11 @@ func ownedByOther(f *Facts) []Violation {
 	return blocking(OwnedByOther, "objects belong to another set: %s; remove them there, or hand them over with lockstep.dev/adopt-from", named(names))
 }
 
+// alwaysPruned is how many objects may go whatever the fraction, so that a
+// small release can lose one of its few; reconciler/apply has the same number.
+const alwaysPruned = 5
+
+// pruneGuard holds back a release that would delete much of what there is.
 func pruneGuard(f *Facts) []Violation {
 	if !f.Prune || f.Target == nil || len(f.Managed) == 0 {
 		return nil
@@ -268,7 +268,7 @@ func pruneGuard(f *Facts) []Violation {
 		}
 	}
 	const all = 100
-	if len(names)*all <= f.MaxPruned*len(f.Managed) {
+	if len(names) <= alwaysPruned || len(names)*all <= f.MaxPruned*len(f.Managed) {
 		return nil
 	}
 	return blocking(PruneGuard, "%d of %d objects would be deleted, more than %d %%: %s; raise spec.prune.maxFraction if that is meant",
