@@ -1,0 +1,112 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/lockstep-dev/lockstep/test/world"
+)
+
+// offline shows what needs no cluster: making trust and a release, signing it,
+// looking at it, and checking declared documents.
+func offline(ctx context.Context, s *screen, bin, dir string) error {
+	s.title("Without a cluster: trust, a release, its signatures")
+	image := "registry.example.com/platform/os@sha256:" + strings.Repeat("0", 64)
+	source := platform("1.0.0", "1.0.0", image, nil)
+	if err := world.WriteRelease(filepath.Join(dir, "platform"), source); err != nil {
+		return err
+	}
+	layout := "oci:" + filepath.Join(dir, "layout")
+	out, err := lockstep(ctx, s, bin, "trust", "init", "--profile", "solo", "--dir", filepath.Join(dir, "trust"), "--cluster", world.Cluster)
+	if err != nil {
+		return err
+	}
+	if out, err = lockstep(ctx, s, bin, "release", "build", filepath.Join(dir, "platform"), layout+":1.0.0"); err != nil {
+		return err
+	}
+	ref := lastLine(out)
+	for _, args := range [][]string{
+		{"release", "sign", ref, "--key", filepath.Join(dir, "trust", "release.key")},
+		{"release", "verify", ref, "--trust", filepath.Join(dir, "trust", "root.json")},
+		{"release", "graph", filepath.Join(dir, "payload")},
+	} {
+		if args[1] == "graph" {
+			if _, err := lockstepQuiet(ctx, bin, "release", "build", filepath.Join(dir, "platform"), "path:"+args[2]); err != nil {
+				return err
+			}
+		}
+		if _, err := lockstep(ctx, s, bin, args...); err != nil {
+			return err
+		}
+	}
+	s.note("a commit with a typo is found before anybody merges it:")
+	bad := filepath.Join(dir, "repository", "platform.yaml")
+	if err := os.MkdirAll(filepath.Dir(bad), 0o700); err != nil {
+		return fmt.Errorf("example: %w", err)
+	}
+	typo := strings.Replace(release("1.0.0", "registry.example.com/platform/release@sha256:"+strings.Repeat("0", 64)), "version:", "vesion:", 1)
+	if err := os.WriteFile(bad, []byte(typo), 0o600); err != nil {
+		return fmt.Errorf("example: %w", err)
+	}
+	text, err := lockstepQuiet(ctx, bin, "validate", filepath.Dir(bad))
+	if err == nil {
+		return fmt.Errorf("lockstep validate accepted a misspelled field:\n%s", text)
+	}
+	s.show("lockstep validate repository", strings.ReplaceAll(text, dir+"/", ""))
+	return nil
+}
+
+// lockstep runs a command and shows it with its output.
+func lockstep(ctx context.Context, s *screen, bin string, args ...string) (string, error) {
+	out, err := lockstepQuiet(ctx, bin, args...)
+	shown := make([]string, len(args))
+	for i, a := range args {
+		shown[i] = shorten(a)
+	}
+	s.show("lockstep "+strings.Join(shown, " "), shorten(out))
+	return out, err
+}
+
+// shorten cuts the demonstration's own directory out of paths.
+func shorten(text string) string {
+	for _, part := range []string{os.TempDir() + "/lockstep-demo-"} {
+		for {
+			i := strings.Index(text, part)
+			if i < 0 {
+				break
+			}
+			end := i + len(part)
+			for end < len(text) && text[end] != '/' {
+				end++
+			}
+			// Drop the next element too: offline or world.
+			rest := strings.TrimPrefix(text[end:], "/")
+			if _, after, ok := strings.Cut(rest, "/"); ok {
+				rest = after
+			}
+			text = text[:i] + rest
+		}
+	}
+	return text
+}
+
+func lockstepQuiet(ctx context.Context, bin string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "lockstep"), args...) //nolint:gosec // our own program
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("lockstep %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}
