@@ -100,7 +100,25 @@ func together(ctx context.Context, cfg agentConfig, p parts) error {
 		})
 	})
 	group.Go(func() error { return listen(ctx, cfg, p) })
+	group.Go(func() error {
+		warnBeforeExpiry(ctx, p)
+		return nil
+	})
 	return group.Wait()
+}
+
+// warnEvery is how often the end of the certificate is looked at.
+const warnEvery = 6 * time.Hour
+
+// warnBeforeExpiry says from two thirds of the certificate's life on that it
+// ends: the host is cut off then.
+func warnBeforeExpiry(ctx context.Context, p parts) {
+	for ctx.Err() == nil {
+		if p.identity.RenewalDue() {
+			p.log.Warn("the certificate ends soon: lockstep pki issue host", zap.Time("notAfter", p.identity.NotAfter()))
+		}
+		_ = pause(ctx, warnEvery) // the loop looks at ctx
+	}
 }
 
 // listen serves callers, unless a fault of the simulated machine keeps the

@@ -84,6 +84,14 @@ func (s *Store) Reload() error {
 // NotAfter returns when this end's certificate ends.
 func (s *Store) NotAfter() time.Time { return s.current.Load().cert.Leaf.NotAfter }
 
+// RenewalDue says whether two thirds of this end's certificate's life are over:
+// from then on people are told, since an expired certificate cuts a host off.
+func (s *Store) RenewalDue() bool {
+	leaf := s.current.Load().cert.Leaf
+	life := leaf.NotAfter.Sub(leaf.NotBefore)
+	return s.now().After(leaf.NotBefore.Add(life * 2 / 3))
+}
+
 // Leaf returns this end's certificate; the caller must not change it.
 func (s *Store) Leaf() *x509.Certificate { return s.current.Load().cert.Leaf }
 

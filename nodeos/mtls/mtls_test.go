@@ -316,6 +316,17 @@ func TestCertificatesLiveAsLongAsTheirPowerAllows(t *testing.T) {
 	}
 }
 
+func TestRenewalIsDueWhenTwoThirdsOfALifeAreOver(t *testing.T) {
+	_, host, _ := pki(t)
+	for now, want := range map[time.Time]bool{
+		start: false, start.Add(59 * 24 * time.Hour): false, start.Add(61 * 24 * time.Hour): true, start.Add(91 * 24 * time.Hour): true,
+	} {
+		if got := open(t, InDir(host), now).RenewalDue(); got != want {
+			t.Errorf("at %s renewal is due: %v, want %v", now, got, want)
+		}
+	}
+}
+
 func TestKeysAreTheirOwnersAlone(t *testing.T) {
 	d, host, _ := pki(t)
 	for _, file := range []string{filepath.Join(d.path, "hosts-ca.key"), filepath.Join(d.path, "callers-ca.key"), filepath.Join(host, "tls.key")} {
