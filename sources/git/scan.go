@@ -80,7 +80,7 @@ func deltaTarget(head []byte) (int64, error) {
 	if m <= 0 {
 		return 0, fmt.Errorf("a delta has no size")
 	}
-	return int64(min(size, maxObject+1)), nil //nolint:gosec // bounded on the same line
+	return int64(min(size, maxObject+1)), nil
 }
 
 // headWriter keeps the first bytes that are written to it.

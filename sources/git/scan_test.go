@@ -6,7 +6,7 @@ package git
 import (
 	"bytes"
 	"compress/zlib"
-	"crypto/sha1" //nolint:gosec // the pack format's own sum
+	"crypto/sha1"
 	"encoding/binary"
 	"testing"
 )
@@ -36,7 +36,7 @@ func pack(t *testing.T, kind byte, size int, extra, content []byte) []byte {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	sum := sha1.Sum(b.Bytes()) //nolint:gosec // the pack format's own sum
+	sum := sha1.Sum(b.Bytes())
 	b.Write(sum[:])
 	return b.Bytes()
 }

@@ -5,6 +5,7 @@ package git
 
 import (
 	"bytes"
+	"crypto/rsa"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ type Authority struct {
 	// OpenPGP is an armored public key block.
 	OpenPGP string
 }
+
+// minRSA is the smallest RSA key that may be an authority, in bits.
+const minRSA = 2048
 
 // sshNamespace is what Git signs in; see ssh-keygen(1) and gpg.format.
 const sshNamespace = "git"
@@ -99,6 +103,11 @@ func parseSSHKey(line string) (ssh.PublicKey, error) {
 	}
 	if _, ok := key.(*ssh.Certificate); ok {
 		return nil, errors.New("SSH key: certificates are not supported; give the public key")
+	}
+	if c, ok := key.(ssh.CryptoPublicKey); ok {
+		if r, ok := c.CryptoPublicKey().(*rsa.PublicKey); ok && r.N.BitLen() < minRSA {
+			return nil, fmt.Errorf("SSH key: RSA key of %d bits; want at least %d, or an ed25519 key", r.N.BitLen(), minRSA)
+		}
 	}
 	return key, nil
 }

@@ -197,6 +197,15 @@ func TestASignatureForAnotherPurposeIsRefused(t *testing.T) {
 	}
 }
 
+func smallRSA(t *testing.T, s *server) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-q", "-t", "rsa", "-b", "1024", "-N", "", "-f", filepath.Join(s.home, "small")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("ssh-keygen: %v %s", err, out)
+	}
+	return s.pub("small")
+}
+
 func TestAuthoritiesAreChecked(t *testing.T) {
 	s := newServer(t)
 	s.keygen("k")
@@ -208,6 +217,7 @@ func TestAuthoritiesAreChecked(t *testing.T) {
 		"options":         {Name: "a", SSH: `command="x" ` + s.pub("k")},
 		"two lines":       {Name: "a", SSH: s.pub("k") + s.pub("k")},
 		"OpenPGP rubbish": {Name: "a", OpenPGP: "xx"},
+		"a small RSA key": {Name: "a", SSH: smallRSA(t, s)},
 	} {
 		if err := CheckAuthorities([]Authority{a}); err == nil {
 			t.Errorf("%s: accepted", name)
