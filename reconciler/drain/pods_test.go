@@ -4,6 +4,7 @@
 package drain
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -75,7 +76,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 			apierrors.NewTooManyRequests("too many requests", 1), "pod web/api-0: the API server is busy: too many requests", "", time.Second,
 		},
 		"two budgets are told from a broken server": {
-			apierrors.NewInternalError(errText("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")),
+			apierrors.NewInternalError(errors.New("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")),
 			"pod web/api-0: more than one PodDisruptionBudget selects it, which no eviction can satisfy; leave one", "", backoffLimit,
 		},
 	} {
@@ -89,10 +90,6 @@ func TestRefusalsAreExplained(t *testing.T) {
 		})
 	}
 }
-
-type errText string
-
-func (e errText) Error() string { return string(e) }
 
 func TestBackoffGrowsAndIsBounded(t *testing.T) {
 	t.Parallel()

@@ -186,9 +186,9 @@ func TestHoldingBackDoubles(t *testing.T) {
 		at := p.HoldBack(Retry{NodeUID: "a", Digest: "d"}, time.Minute, time.Hour, noon())
 		got = append(got, at.Sub(noon()))
 	}
-	want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60}
-	for i := range want {
-		want[i] *= time.Minute
+	var want []time.Duration
+	for _, minutes := range []int{1, 2, 4, 8, 16, 32, 60, 60, 60} {
+		want = append(want, time.Duration(minutes)*time.Minute)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("waits (-want +got):\n%s", diff)

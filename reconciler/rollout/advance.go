@@ -214,7 +214,7 @@ func (v view) notYet(s ledger.Slot) (reason, message string) {
 	if f == nil {
 		return ReasonUnreachable, v.m.Agent.Problem
 	}
-	if _, ok := stagedSlot(f, s.Target.Digest); !ok {
+	if !hasStaged(f, s.Target.Digest) {
 		return ReasonNotStaged, "the agent has not verified the image in its inactive slot"
 	}
 	if f.Operation != nil && !f.Operation.State.Done() {
@@ -421,14 +421,11 @@ func (v view) late(since time.Time, limit time.Duration) bool {
 	return v.now.Sub(since) > limit
 }
 
-// stagedSlot returns the slot that holds digest, whole and verified by the
-// agent, and isn't what runs.
-func stagedSlot(f *nodeos.HostFacts, digest string) (nodeos.Slot, bool) {
+// hasStaged says whether a slot that isn't the running one holds digest, whole
+// and verified by the agent.
+func hasStaged(f *nodeos.HostFacts, digest string) bool {
 	s, ok := f.SlotOf(digest)
-	if !ok || s.Name == f.Booted.Slot || s.State == nodeos.SlotBad || s.State == nodeos.SlotEmpty {
-		return nodeos.Slot{}, false
-	}
-	return s, true
+	return ok && s.Name != f.Booted.Slot && s.State != nodeos.SlotBad && s.State != nodeos.SlotEmpty
 }
 
 // failedOperation returns the last operation if it's the one with that id and

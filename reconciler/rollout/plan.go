@@ -311,10 +311,8 @@ func (p *planner) countSelected(m *Member, inFlight, away bool) {
 	if p.deniedOn(m) != "" {
 		p.counts.denied++
 	}
-	if f := m.Agent.Facts; f != nil {
-		if _, ok := stagedSlot(f, p.pool.Target.Digest); ok {
-			p.counts.staged++
-		}
+	if f := m.Agent.Facts; f != nil && hasStaged(f, p.pool.Target.Digest) {
+		p.counts.staged++
 	}
 }
 

@@ -89,8 +89,7 @@ func (p *planner) unstageable(m *Member) (reason, message string) {
 // the attempt: should the ledger be lost, the agent's word for the attempt is
 // what proves that a cordon is ours.
 func (p *planner) stagedFor(m *Member) bool {
-	_, ok := stagedSlot(m.Agent.Facts, p.pool.Target.Digest)
-	return ok && knows(m.Agent.Facts, p.pool.Attempt(m.Nonce))
+	return hasStaged(m.Agent.Facts, p.pool.Target.Digest) && knows(m.Agent.Facts, p.pool.Attempt(m.Nonce))
 }
 
 // stageStep starts the staging of a host: again under another operation id

@@ -110,7 +110,7 @@ func permitActivate(s Step, n Node, f *nodeos.HostFacts) error {
 	case n.Ready && n.BootID != "" && n.BootID != f.BootID:
 		return fmt.Errorf("activate: the agent of %s says boot %s, the Node says %s: not the same machine", s.Node, f.BootID, n.BootID)
 	}
-	if _, ok := stagedSlot(f, s.Slot.Target.Digest); !ok {
+	if !hasStaged(f, s.Slot.Target.Digest) {
 		return fmt.Errorf("activate: the agent of %s has not verified %s in its inactive slot", s.Node, s.Slot.Target.Digest)
 	}
 	return nil

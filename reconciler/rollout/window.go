@@ -99,11 +99,11 @@ func (w Window) openings(now time.Time, offset int, yield func(time.Time) bool) 
 		return
 	}
 	for hour := range 24 {
-		if w.cron.Hour&(1<<uint(hour)) == 0 { //nolint:gosec // 0 to 23
+		if w.cron.Hour&(1<<uint(hour)) == 0 {
 			continue
 		}
 		for minute := range 60 {
-			if w.cron.Minute&(1<<uint(minute)) == 0 { //nolint:gosec // 0 to 59
+			if w.cron.Minute&(1<<uint(minute)) == 0 {
 				continue
 			}
 			if !yield(w.wall(day, hour, minute)) {
@@ -118,11 +118,11 @@ const starBit = 1 << 63
 
 // matchesDay follows cron: where both day fields are restricted, either will do.
 func (w Window) matchesDay(day time.Time) bool {
-	if w.cron.Month&(1<<uint(day.Month())) == 0 { //nolint:gosec // 1 to 12
+	if w.cron.Month&(1<<uint(day.Month())) == 0 {
 		return false
 	}
-	dom := w.cron.Dom&(1<<uint(day.Day())) != 0     //nolint:gosec // 1 to 31
-	dow := w.cron.Dow&(1<<uint(day.Weekday())) != 0 //nolint:gosec // 0 to 6
+	dom := w.cron.Dom&(1<<uint(day.Day())) != 0
+	dow := w.cron.Dow&(1<<uint(day.Weekday())) != 0
 	if w.cron.Dom&starBit != 0 || w.cron.Dow&starBit != 0 {
 		return dom && dow
 	}

@@ -88,8 +88,8 @@ func (l *leaders) pass(ctx context.Context, t *rapid.T, i int) {
 // and go. What may never happen is checked in sim_test.go where it would.
 func TestNoFaultBreaksAnInvariant(t *testing.T) {
 	t.Parallel()
+	ctx := t.Context()
 	rapid.Check(t, func(t *rapid.T) {
-		ctx := context.Background() //nolint:usetesting // rapid.T has no context that outlives a shrink
 		w := newWorld(rapid.IntRange(1, 6).Draw(t, "hosts"), rapid.IntRange(0, 3).Draw(t, "maxUnavailable"))
 		w.bad[simDigest(3)] = true
 		l := &leaders{w: w}

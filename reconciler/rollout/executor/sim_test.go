@@ -223,7 +223,7 @@ func (w *world) checkClaims(before, after ledger.Document) {
 
 type simWorld struct{ w *world }
 
-func (s simWorld) Observe(_ context.Context, _ *v1alpha1.NodeOS, slots map[string]ledger.Slot) (Observation, error) {
+func (s simWorld) Observe(_ context.Context, _ *v1alpha1.NodeOS, _ map[string]ledger.Slot) (Observation, error) {
 	out := Observation{HostIDs: map[string]string{}, ClusterNodes: len(s.w.nodes)}
 	err := s.w.call("observe", func() error {
 		for _, name := range slices.Sorted(maps.Keys(s.w.nodes)) {
