@@ -262,11 +262,15 @@ func (e *Engine) Load(ctx context.Context) (problems []string, err error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	var interests []live.Interest
 	for _, l := range entries {
-		if other := e.takeInLocked(l); other != "" {
+		in, other := e.takeInLocked(l)
+		interests = append(interests, in...)
+		if other != "" {
 			problems = append(problems, fmt.Sprintf("%s is in the inventory of %q too", l.entry.id(), other))
 		}
 	}
+	e.cfg.Live.Track(interests...)
 	return problems, nil
 }
 
@@ -348,16 +352,18 @@ func (e *Engine) Flush(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, l := range entries {
-		e.takeInLocked(l)
+		in, _ := e.takeInLocked(l)
+		e.cfg.Live.Track(in...)
 	}
 	return err
 }
 
 // takeInLocked adds an object of the inventory that isn't known; e.mu is held.
-func (e *Engine) takeInLocked(l loaded) (otherOwner string) {
+// The caller tracks what it returns.
+func (e *Engine) takeInLocked(l loaded) (interests []live.Interest, otherOwner string) {
 	id := l.entry.id()
 	if e.items[id] != nil {
-		return ""
+		return nil, ""
 	}
 	other, ok := e.cfg.Shared.claim(id, e.cfg.Owner)
 	if ok {
@@ -365,8 +371,7 @@ func (e *Engine) takeInLocked(l loaded) (otherOwner string) {
 	}
 	it := &item{id: id, entry: l.entry, shard: l.shard}
 	e.items[id] = it
-	e.cfg.Live.Track(it.interest())
-	return other
+	return []live.Interest{it.interest()}, other
 }
 
 // ensure returns the object's item. An object that wasn't named by Begin is

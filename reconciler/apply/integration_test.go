@@ -677,3 +677,37 @@ metadata: {name: settings, namespace: NS, annotations: {release.openshift.io/del
 		t.Errorf("requests for what is gone already: %q", got)
 	}
 }
+
+func TestFieldThatKubectlTookAndTheReleaseDroppedGoes(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.kill()
+	r.patch(ms[0].ID, "kubectl-edit", `{"data":{"b":"mine"}}`)
+	r.start()
+	r.apply(r.manifests(strings.Replace(webSet, `, b: "2"`, "", 1)), Updating)
+	data, _, _ := unstructured.NestedStringMap(r.get(ms[0].ID).Object, "data")
+	if diff := cmp.Diff(map[string]string{"a": "1"}, data); diff != "" {
+		t.Errorf("data (-want +got):\n%s", diff)
+	}
+}
+
+func TestBodiesAreThereAfterARestart(t *testing.T) {
+	r := newRig(t)
+	var text strings.Builder
+	for i := range 20 {
+		text.WriteString("---\n" + strings.ReplaceAll(strings.Split(webSet, "---")[2], "name: web, namespace", "name: web"+string(rune('a'+i))+", namespace"))
+	}
+	ms := r.manifests(text.String())
+	r.apply(ms, Updating)
+	r.restart()
+	r.apply(ms, Reconciling)
+	for i := range ms {
+		if v := r.cache.Get(ms[i].ID); v.Object == nil || v.Object.Body == nil {
+			t.Errorf("%s has no body after the restart", ms[i].ID)
+		}
+	}
+	if got := count(r.watches.take(), "GET"); got > 3 { // discovery
+		t.Errorf("%d reads after the restart", got)
+	}
+}

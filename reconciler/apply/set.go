@@ -207,6 +207,7 @@ func (e *Engine) report(it *item, d decision) Change {
 	if d.step == stepDefer {
 		ch.Action, ch.RetryAt = Deferred, d.until
 		e.due[it.id] = d.until
+		e.sub.Wake() // Watch sets its clock by it.
 	}
 	return ch
 }
@@ -509,6 +510,7 @@ func (e *Engine) refuse(j *job) {
 	j.it.pace.refused(e.cfg.Now())
 	if at := j.it.pace.repairAt(); !j.decision.changed {
 		e.due[j.it.id] = at
+		e.sub.Wake()
 	}
 }
 

@@ -69,6 +69,11 @@ func (s *Subscription) Push(id payload.ObjectID) {
 		s.order = append(s.order, id)
 	}
 	s.mu.Unlock()
+	s.Wake()
+}
+
+// Wake signals Ready though nothing changed.
+func (s *Subscription) Wake() {
 	select {
 	case s.ready <- struct{}{}:
 	default:

@@ -146,6 +146,22 @@ func TestInterestInABodyUpgradesTheWatch(t *testing.T) {
 	}))
 }
 
+func TestBodyThatComesToBeWantedIsFetched(t *testing.T) {
+	c, _ := startCache(t)
+	ctx := within20s(t)
+	first := configMap("first")
+	first.Body = true
+	c.Track(first)
+	ok(t, c.WaitSynced(ctx, first.GVK.GroupKind()))
+	late := configMap("kube-root-ca.crt")
+	late.Body = true
+	if v := c.Get(late.ID); v.State != Present || v.Object.Body != nil {
+		t.Fatalf("%+v, want it there without a body", v)
+	}
+	c.Track(late)
+	ok(t, c.Await(ctx, late.ID, func(v View) bool { return v.State == Present && v.Object.Body != nil }))
+}
+
 func TestKindThatIsntThereIsUnwatchableUntilItComes(t *testing.T) {
 	c, tr := startCache(t)
 	ctx := within20s(t)

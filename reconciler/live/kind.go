@@ -74,8 +74,9 @@ func newKind(gk schema.GroupKind, version string, h *hub) *kind {
 }
 
 // track adds an interest. It reports whether the kind's running reflector
-// must start anew to deliver bodies.
-func (k *kind) track(id payload.ObjectID, body bool) bool {
+// must start anew to deliver bodies, and whether the object is there without
+// the body that is wanted.
+func (k *kind) track(id payload.ObjectID, body bool) (upgrade, bare bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at := key{id.Namespace, id.Name}
@@ -83,12 +84,29 @@ func (k *kind) track(id payload.ObjectID, body bool) bool {
 	in.refs++
 	in.body = in.body || body
 	k.tracked[at] = in
-	upgrade := body && !k.bodies
-	if upgrade {
-		k.bodies = true
-		k.synced = false
+	if body && !k.bodies {
+		k.bodies, k.synced = true, false
+		return true, false
 	}
-	return upgrade
+	o := k.objects[at]
+	return false, body && o != nil && o.Body == nil
+}
+
+// fill adds the body to an object that is still the same.
+func (k *kind) fill(body *unstructured.Unstructured) {
+	body.SetManagedFields(nil)
+	at := key{body.GetNamespace(), body.GetName()}
+	k.mu.Lock()
+	o := k.objects[at]
+	if in := k.tracked[at]; o == nil || o.Body != nil || !in.body || o.UID != body.GetUID() || o.ResourceVersion != body.GetResourceVersion() {
+		k.mu.Unlock()
+		return // A newer event has brought it, or will.
+	}
+	full := *o
+	full.Body = body
+	k.objects[at] = &full
+	k.mu.Unlock()
+	k.hub.notify(k.id(at))
 }
 
 // untrack removes an interest and reports whether it was the kind's last.

@@ -26,6 +26,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
@@ -153,10 +155,32 @@ func (c *Cache) Start(ctx context.Context) error {
 	return nil
 }
 
-// Track watches the object's kind from now on. Each Track needs one Untrack.
-func (c *Cache) Track(in Interest) {
+// Track watches the objects' kinds from now on. Each object that is tracked
+// needs one Untrack. What is tracked in one call is in the first list of its
+// kind; an object whose body comes to be wanted later costs one request.
+func (c *Cache) Track(ins ...Interest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var fresh []*kind
+	for _, in := range ins {
+		if k := c.trackLocked(in); k != nil && !slices.Contains(fresh, k) {
+			fresh = append(fresh, k)
+		}
+	}
+	if c.run == nil {
+		return
+	}
+	for _, k := range fresh {
+		if k.cancel != nil {
+			k.cancel()
+		}
+		c.startLocked(k)
+	}
+}
+
+// trackLocked adds one interest and returns its kind if that has to be
+// started, or started anew; c.mu is held.
+func (c *Cache) trackLocked(in Interest) *kind {
 	gk := in.GVK.GroupKind()
 	k := c.kinds[gk]
 	if k == nil {
@@ -164,15 +188,35 @@ func (c *Cache) Track(in Interest) {
 		c.kinds[gk] = k
 	}
 	body := in.Body || bodyKind(gk)
-	upgrade := k.track(in.ID, body)
-	switch {
-	case c.run == nil:
-	case k.cancel == nil:
-		c.startLocked(k)
-	case upgrade:
-		k.cancel()
-		c.startLocked(k)
+	upgrade, bare := k.track(in.ID, body)
+	if upgrade || k.cancel == nil {
+		return k
 	}
+	if bare && c.run.Err() == nil {
+		c.running.Go(func() { c.fetchBody(c.run, k, in) })
+	}
+	return nil
+}
+
+// fetchBody gets the body of an object that came before anybody wanted it.
+func (c *Cache) fetchBody(ctx context.Context, k *kind, in Interest) {
+	mapping, err := c.mapper.resolve(k.gk, in.GVK.Version)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.SyncTimeout)
+		defer cancel()
+		var body *unstructured.Unstructured
+		resource := c.dynamic.Resource(mapping.Resource)
+		if in.ID.Namespace == "" {
+			body, err = resource.Get(ctx, in.ID.Name, metav1.GetOptions{})
+		} else {
+			body, err = resource.Namespace(in.ID.Namespace).Get(ctx, in.ID.Name, metav1.GetOptions{})
+		}
+		if err == nil {
+			k.fill(body)
+			return
+		}
+	}
+	c.cfg.Log.V(1).Info("the body of an object couldn't be read; its next event brings it", "object", in.ID.String(), "error", err.Error())
 }
 
 // Untrack ends an interest. The kind's watch ends with its last one.
