@@ -275,7 +275,8 @@ type HostFacts struct {
 	Trial *Trial `json:"trial,omitempty"`
 	// Operation is the running operation, or nil.
 	Operation *OperationStatus `json:"operation,omitempty"`
-	// Last is the operation that ended last, or nil.
+	// Last is the operation that ended last, or nil; what each boot does by
+	// itself isn't one.
 	Last *OperationStatus `json:"last,omitempty"`
 	// ObservedAt is when the inventory was taken.
 	ObservedAt time.Time `json:"observedAt"`

@@ -79,6 +79,7 @@ func TestTheTakeoverTable(t *testing.T) {
 		{SequenceBoot, SequenceReset}:        TakeoverAlways,
 		{SequenceBoot, SequenceUpgrade}:      TakeoverAlways,
 		{SequenceBoot, SequenceStageUpgrade}: TakeoverAlways,
+		{SequenceBoot, SequenceRollback}:     TakeoverAlways, // it's the reboot that Talos runs for it
 		{SequenceReboot, SequenceReboot}:     TakeoverForced,
 		{SequenceReset, SequenceReboot}:      TakeoverAlways,
 	}

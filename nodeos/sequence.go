@@ -129,7 +129,7 @@ func takeovers(running, next Sequence) Takeover {
 		return always(next == SequenceReboot)
 	case SequenceBoot:
 		return always(next == SequenceReboot || next == SequenceReset ||
-			next == SequenceUpgrade || next == SequenceStageUpgrade)
+			next == SequenceUpgrade || next == SequenceStageUpgrade || next == SequenceRollback)
 	case SequenceReset:
 		return always(next == SequenceReboot)
 	case SequenceReboot:

@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/events"
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 	"github.com/lockstep-dev/lockstep/nodeos/platform"
+	"github.com/lockstep-dev/lockstep/nodeos/resource"
 	"github.com/lockstep-dev/lockstep/nodeos/runner"
 	"github.com/lockstep-dev/lockstep/nodeos/tasks"
 	"github.com/lockstep-dev/lockstep/payload/image"
@@ -86,20 +87,24 @@ func newMachineParts(ctx context.Context, cfg agentConfig, n machineNeeds) (_ *m
 	if err != nil {
 		return nil, err
 	}
-	manager, err := config.Open(filepath.Join(cfg.stateDir, "machine.yaml"), nil)
+	resources := resource.NewRuntime(resource.NewStore(), n.log)
+	if err := resources.Register(resource.NewStatusController(m.events)); err != nil {
+		return nil, err
+	}
+	manager, err := config.Open(filepath.Join(cfg.stateDir, "machine.yaml"), resources.SetConfig)
 	if err != nil {
 		return nil, err
 	}
 	state := runner.NewMachine(manager)
 	live, err := runner.NewRuntime(runner.RuntimeConfig{
 		Config: manager, Platform: surroundings, Machine: state, Journal: m.journal, Events: m.events, Logging: n.logging,
-		NodeName: nodeName(ctx, cfg, surroundings, n.hostID),
+		Resources: resources, NodeName: nodeName(ctx, cfg, surroundings, n.hostID),
 	})
 	if err != nil {
 		return nil, err
 	}
 	m.controller, err = runner.New(runner.Config{
-		HostID: n.hostID, Host: host, Tasks: registered, Journal: m.journal, Runtime: live, Machine: state,
+		HostID: n.hostID, Host: host, Tasks: registered, Journal: m.journal, Runtime: live, Machine: state, Resources: resources,
 		Policy: runner.Policy{ClusterUID: cfg.clusterUID, RestartInterval: cfg.restartInterval}, Now: n.now, Log: n.log,
 	})
 	return m, err

@@ -90,6 +90,13 @@ type parts struct {
 func together(ctx context.Context, cfg agentConfig, p parts) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.controller.Serve(ctx) })
+	group.Go(func() error { return p.controller.V1Alpha2().Run(ctx, nodeos.NewDrainer()) })
+	group.Go(func() error {
+		if err := p.controller.Boot(ctx); err != nil && ctx.Err() == nil {
+			p.log.Error("the boot sequence does not run", zap.Error(err))
+		}
+		return nil
+	})
 	group.Go(func() error {
 		return p.identity.Run(ctx, func(err error) {
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -242,8 +243,11 @@ func factsOf(s State, inv nodeos.Inventory) nodeos.HostFacts {
 	if s.Op != nil {
 		f.Operation = &s.Op.OperationStatus
 	}
-	if n := len(s.Recent); n > 0 {
-		f.Last = &s.Recent[n-1]
+	for i, st := range slices.Backward(s.Recent) {
+		if st.Sequence != nodeos.SequenceBoot && st.Sequence != nodeos.SequenceInitialize {
+			f.Last = &s.Recent[i]
+			break
+		}
 	}
 	return f
 }

@@ -531,6 +531,9 @@ func TestTheBootSequenceRunsOnceInABootAndNotBesideAnOpenOperation(t *testing.T)
 			}
 		}
 		once(1)
+		if f := r.facts(); f.Last != nil || f.Operation != nil {
+			t.Errorf("what a boot does by itself shows as %+v", f.Last)
+		}
 		once(1) // another start of the agent in the same boot
 		r.boot()
 		once(2)

@@ -127,7 +127,9 @@ func TestEveryTaskOfEveryPlanIsThere(t *testing.T) {
 	o := nodeos.Order{OperationID: "op", Caller: "me"}
 	for _, seq := range nodeos.Sequences() {
 		for _, r := range []nodeos.Request{
-			nodeos.PlainRequest{Order: o}, nodeos.RollbackRequest{Order: o}, nodeos.ResetRequest{Order: o, Graceful: true},
+			nodeos.PlainRequest{Order: o},
+			nodeos.RollbackRequest{Order: o},
+			nodeos.ResetRequest{Order: o, Graceful: true},
 			nodeos.UpgradeRequest{Order: o, Image: s.image.Ref, Version: "2.0.0"},
 		} {
 			plan, err := nodeos.Plan(seq, nodeos.ModeMetal, r)
