@@ -169,9 +169,13 @@ func sweep(tmp string) {
 		return
 	}
 	for _, dir := range dirs {
+		info, err := os.Stat(filepath.Join(dir, "lock"))
+		if err != nil || time.Since(info.ModTime()) < time.Minute {
+			continue // being made: its maker may not hold the lock yet
+		}
 		held, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 		if err != nil {
-			continue // being made, or another user's
+			continue // another user's
 		}
 		if syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			_ = os.RemoveAll(dir)

@@ -6,11 +6,13 @@ package controlplane
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // tiny is a compilation of a module with nothing in it.
@@ -111,6 +113,38 @@ func TestTheKeyOfTheCacheFollowsTheSources(t *testing.T) {
 			t.Errorf("a change of %s gives the key of a change of %s", name, old)
 		}
 		seen[path] = name
+	}
+}
+
+func TestASweepRemovesOnlyOldDirectoriesThatNobodyHolds(t *testing.T) {
+	tmp := t.TempDir()
+	old := time.Now().Add(-time.Hour)
+	place := func(name string, at time.Time) string {
+		dir := filepath.Join(tmp, dirPrefix+name)
+		path := filepath.Join(dir, "lock")
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(path, nil, 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	place("left", old)
+	place("young", time.Now())
+	unlock, err := lock(t.Context(), place("held", old))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	sweep(tmp)
+	entries, err := os.ReadDir(tmp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, strings.TrimPrefix(e.Name(), dirPrefix))
+	}
+	if got := strings.Join(names, " "); got != "held young" {
+		t.Errorf("after the sweep there are %q, want the held and the young one", got)
 	}
 }
 
