@@ -169,6 +169,10 @@ type Pool struct {
 	Name string `json:"name"`
 	// Since is when the pool was first planned under this ledger.
 	Since time.Time `json:"since,omitzero"`
+	// Target is the digest that the pool was planned for last, Round the
+	// NodeOS' generation when it became the target; it only rises.
+	Target string `json:"target,omitempty"`
+	Round  int64  `json:"round,omitempty"`
 	// Canary is how far the canary steps of the current target are.
 	Canary Canary `json:"canary,omitzero"`
 	// Failures are the failed hosts since the last resume.

@@ -135,6 +135,18 @@ func (p *planner) remember() {
 		rec.Name = p.pool.Name
 		p.out.Changed = true
 	}
+	if target := p.pool.Target.Digest; rec.Target != target {
+		// A pool that goes back and forth tries a target anew each time: hosts
+		// take the same operation for the same run and do it only once.
+		if rec.Target == "" {
+			rec.Round = p.pool.Generation
+		} else {
+			rec.Round = max(rec.Round+1, p.pool.Generation)
+		}
+		rec.Target = target
+		p.out.Changed = true
+	}
+	p.pool.Round = rec.Round
 	p.rec = rec
 }
 

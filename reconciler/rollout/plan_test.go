@@ -233,6 +233,13 @@ func (s *scenario) set(t *testing.T, d *datadriven.TestData, m *Member, key, v s
 	}
 }
 
+// attempt is the pool's, in the round that the ledger says.
+func (s *scenario) attempt(nonce string) string {
+	pool := s.in.Pool
+	pool.Round = s.in.Ledger.Pools[pool.UID].Round
+	return pool.Attempt(nonce)
+}
+
 func (s *scenario) setNode(m *Member, key, v string) bool {
 	n := &m.Node
 	switch key {
@@ -241,7 +248,7 @@ func (s *scenario) setNode(m *Member, key, v string) bool {
 	case "cordon": // by: ours, foreign, none
 		n.Unschedulable, n.CordonedBy = v != "none", ""
 		if v == "ours" {
-			n.CordonedBy = ledger.Slot{Attempt: s.in.Pool.Attempt(m.Nonce), Epoch: s.in.Epoch}.Owner()
+			n.CordonedBy = ledger.Slot{Attempt: s.attempt(m.Nonce), Epoch: s.in.Epoch}.Owner()
 			if slot, ok := s.in.Ledger.Slots[n.UID]; ok {
 				n.CordonedBy = slot.Owner()
 			}
@@ -265,7 +272,7 @@ func (s *scenario) setAgent(m *Member, key, v string) bool {
 	if f == nil {
 		f = &nodeos.HostFacts{Inventory: nodeos.Inventory{BootID: "b1", Slots: []nodeos.Slot{{Name: "A"}, {Name: "B"}}}}
 	}
-	attempt := s.in.Pool.Attempt(m.Nonce)
+	attempt := s.attempt(m.Nonce)
 	if slot, ok := s.in.Ledger.Slots[m.Node.UID]; ok {
 		attempt = slot.Attempt
 	}

@@ -92,6 +92,9 @@ type Pool struct {
 	// Resume is the value of the resume annotation, Nonce that of the rerun
 	// annotation.
 	Resume, Nonce string
+	// Round tells the tries of a target apart that the pool came back to; Plan
+	// takes it from the ledger.
+	Round int64
 	// Unverified says why the OS image isn't trusted; empty: it was verified.
 	Unverified, UnverifiedReason string
 }
@@ -183,8 +186,8 @@ func (p Pool) check(sequence string) error {
 }
 
 // Attempt identifies one try of the pool's target: the same for all its hosts;
-// another one after each rerun of the host and each change of what goes into
-// an order. Changes of the pool that only say when and how many don't make
+// another one after each rerun of the host, each change of what goes into an
+// order, and each time that the pool comes back to the target. Changes of the pool that only say when and how many don't make
 // another try.
 func (p Pool) Attempt(nonce string) string {
 	action := "upgrade"
@@ -193,7 +196,7 @@ func (p Pool) Attempt(nonce string) string {
 	}
 	h := sha256.Sum256([]byte(strings.Join([]string{
 		p.UID, action, p.Ref.String(), p.Target.Version, p.Product,
-		p.CommitDeadline.String(), strconv.FormatBool(p.HaltOnFailure), nonce,
+		p.CommitDeadline.String(), strconv.FormatBool(p.HaltOnFailure), strconv.FormatInt(p.Round, 10), nonce,
 	}, "\x00")))
 	return attemptPrefix + hex.EncodeToString(h[:8])
 }

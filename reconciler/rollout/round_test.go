@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"testing"
+
+	"github.com/lockstep-dev/lockstep/reconciler/ledger"
+)
+
+func TestComingBackToATargetIsAnotherAttempt(t *testing.T) {
+	s := newScenario()
+	targets := []string{"1.0.0", "1.1.0", "1.0.0", "1.1.0"}
+	seen := map[string]string{}
+	for i, version := range targets {
+		s.in.Pool.Generation = int64(i + 1)
+		s.in.Pool.Target = ledger.Image{Version: version, Digest: "sha256:" + version}
+		first := Plan(s.in, s.now)
+		s.in.Ledger = first.Ledger
+		attempt := s.attempt("")
+		if before, ok := seen[attempt]; ok {
+			t.Errorf("the attempt of round %d (%s) is that of an earlier one (%s): hosts would take it as done", i, version, before)
+		}
+		seen[attempt] = version
+		s.in.Pool.Generation += 100 // a change of when and how many
+		s.in.Ledger = Plan(s.in, s.now).Ledger
+		if again := s.attempt(""); again != attempt {
+			t.Errorf("a change that isn't of the target made another attempt of %s", version)
+		}
+	}
+}
