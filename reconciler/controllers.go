@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -189,7 +190,7 @@ func (o *Operator) addHosts() error {
 	}
 	r := &poolReconciler{
 		base: o.base, sources: o.sources, releases: o.releases, hosts: o.hosts, decoder: decoder, images: o.releases.images,
-		fatal: o.fail, verified: map[string]osVerdict{}, specs: map[string]string{},
+		fatal: o.fail, verified: map[string]osVerdict{}, specs: map[string]string{}, passed: map[string]time.Time{},
 	}
 	err = o.build("nodeos", &v1alpha1.NodeOS{}).
 		Watches(&corev1.Node{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(nodeMatters())).

@@ -47,6 +47,24 @@ type poolReconciler struct {
 	mu       sync.Mutex
 	verified map[string]osVerdict
 	specs    map[string]string
+	// passed is when each pool was last passed over.
+	passed map[string]time.Time
+}
+
+// minPass is the least time between two passes over a pool: facts of hosts
+// change many times during a step, and each pass reads them anew.
+const minPass = 200 * time.Millisecond
+
+// early returns how long a pass over the pool should wait still.
+func (r *poolReconciler) early(name string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	if wait := minPass - now.Sub(r.passed[name]); wait > 0 && wait <= minPass {
+		return wait
+	}
+	r.passed[name] = now
+	return 0
 }
 
 // osVerdict is what the verification of an OS image came to, for one policy.
@@ -74,8 +92,15 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if wait := r.early(req.Name); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
 	before := obj.DeepCopy()
 	if held := r.notMeant(ctx, &obj); held.Reason != "" {
+		if held.Reason == status.ReasonPending {
+			// A new process: what the status says stands until more is known.
+			return ctrl.Result{RequeueAfter: time.Second}, nil
+		}
 		obj.Status.ObservedGeneration = obj.Generation
 		obj.Status.Conditions = status.Fold(obj.Status.Conditions, obj.Generation, metav1.NewTime(r.now()), heldConditions(held))
 		return ctrl.Result{RequeueAfter: 5 * time.Second}, r.patchStatus(ctx, before, &obj)
@@ -174,6 +199,9 @@ func (r *poolReconciler) notMeant(ctx context.Context, obj *v1alpha1.NodeOS) sta
 		Group: v1alpha1.Group, Kind: v1alpha1.KindNodeOS, Namespace: v1alpha1.Namespace, Name: obj.Name,
 	})
 	if !ok {
+		if r.releases.loading() {
+			return status.HeldBy{Reason: status.ReasonPending, Message: "a release that may declare it is being loaded"}
+		}
 		return held
 	}
 	want, err := r.manifestHash(ctx, manifest)

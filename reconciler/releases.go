@@ -283,6 +283,20 @@ func (r *releases) complete(ctx context.Context, name, product string, done acce
 	return r.store.Complete(ctx, name, product, done)
 }
 
+// loading reports whether a release that was being applied before hasn't been
+// loaded by this process yet.
+func (r *releases) loading() bool {
+	for name, record := range r.store.Releases() {
+		if record.Chosen == nil {
+			continue
+		}
+		if rt := r.get(name); rt == nil || rt.worker.Accepted() == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // reporter wakes the controller when a worker's status changed.
 type reporter struct {
 	releases *releases

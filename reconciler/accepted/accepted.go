@@ -307,6 +307,13 @@ func (s *Store) Release(name string) Release {
 	return r
 }
 
+// Releases returns what is remembered of all ClusterReleases, by name.
+func (s *Store) Releases() map[string]Release {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.doc.Releases)
+}
+
 // Complete records that a release became level. Recording the newest one again
 // changes nothing.
 func (s *Store) Complete(ctx context.Context, name, product string, done Completed) error {

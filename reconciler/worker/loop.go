@@ -205,7 +205,7 @@ func (w *SyncWorker) dispatch(e event) {
 // lock is held.
 func (w *SyncWorker) publish() {
 	status := w.core.status()
-	if reflect.DeepEqual(status, w.status) {
+	if reflect.DeepEqual(status, w.status) { //nolint:govet // Errors are compared too: another text is a change.
 		return
 	}
 	w.status = status

@@ -8,6 +8,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
+	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +30,7 @@ var bin string //nolint:gochecknoglobals // set once by TestMain
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	log.SetOutput(io.Discard) // the Git server logs each request there
 	dir, err := os.MkdirTemp("", "lockstep-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
