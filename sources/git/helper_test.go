@@ -41,6 +41,7 @@ type server struct {
 	home     string
 	requests atomic.Int64
 	down     atomic.Bool
+	noPacks  atomic.Bool // lists references, but serves no pack
 }
 
 func newServer(t *testing.T, initArgs ...string) *server {
@@ -101,7 +102,7 @@ func (s *server) http() string {
 	s.git.AddHTTPMiddlewares(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			s.requests.Add(1)
-			if s.down.Load() {
+			if s.down.Load() || s.noPacks.Load() && r.Method == http.MethodPost {
 				w.WriteHeader(http.StatusServiceUnavailable)
 				return
 			}

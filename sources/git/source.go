@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -34,6 +35,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/transport"
+	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 
 	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/sources"
@@ -235,6 +237,14 @@ func isMirrorFault(ctx context.Context, err error) bool {
 	}
 	if _, ours := errors.AsType[*Error](err); ours {
 		return false
+	}
+	if u, ok := errors.AsType[*plumbing.UnexpectedError](err); ok { // go-git's, which doesn't unwrap
+		if h, ok := u.Err.(*githttp.Err); ok && (h.StatusCode() >= 500 || h.StatusCode() == http.StatusTooManyRequests) { //nolint:errorlint // it's wrapped exactly once
+			return false
+		}
+		if isNetwork(u.Err) {
+			return false
+		}
 	}
 	return !errors.Is(err, transport.ErrAuthenticationRequired) && !errors.Is(err, transport.ErrAuthorizationFailed) &&
 		!errors.Is(err, transport.ErrRepositoryNotFound)

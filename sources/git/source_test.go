@@ -215,6 +215,21 @@ func TestAnOutageIsToldAndEnds(t *testing.T) {
 	}
 }
 
+func TestABusyServerIsNotAskedForEverythingAgain(t *testing.T) {
+	s, c := newServer(t), &clock{}
+	s.commit(map[string]string{"a": "1"})
+	src := s.source(s.http(), c)
+	accepted := fetch(t, src, sources.Request{}).Revision
+	s.commit(map[string]string{"a": "2"})
+	s.noPacks.Store(true)
+	before := s.requests.Load()
+	_, err := src.Fetch(t.Context(), sources.Request{Accepted: accepted})
+	wantReason(t, err, ReasonFetchFailed)
+	if got := s.requests.Load() - before; got != 2 {
+		t.Errorf("%d requests, want a look and one pack", got)
+	}
+}
+
 func TestRestartReadsTheMirrorWithoutTheServer(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.commit(map[string]string{"a": "1"})
