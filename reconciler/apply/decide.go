@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+)
+
+// stepKind is what is to be done for an object.
+type stepKind int
+
+const (
+	stepNone   stepKind = iota // It is level.
+	stepDefer                  // It isn't, but cost too much lately.
+	stepFirst                  // It was never applied by this set.
+	stepApply                  // Its manifest changed, or it drifted.
+	stepVerify                 // One request has to tell.
+)
+
+// decision is what decide found.
+type decision struct {
+	step      stepKind
+	judgement Judgement
+	changed   bool // The manifest is another than the recorded one.
+	until     time.Time
+}
+
+// desiredOf shortens the manifest's hash as records keep it.
+func desiredOf(m *payload.Manifest) live.Digest { return live.Digest(m.Hash[:live.DigestSize]) }
+
+func groupKind(id payload.ObjectID) schema.GroupKind {
+	return schema.GroupKind{Group: id.Group, Kind: id.Kind}
+}
+
+// decide is pure but for the lock.
+func (e *Engine) decide(it *item, m *payload.Manifest, view live.View) decision {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return decide(&it.entry, &it.pace, m, e.manager, view, e.cfg.Now())
+}
+
+// decide says what an object needs, from its record, its pace and what the
+// cache shows.
+func decide(en *entry, p *pace, m *payload.Manifest, manager string, view live.View, now time.Time) decision {
+	if !en.applied() {
+		return decision{step: stepFirst, judgement: Missing, changed: true}
+	}
+	j := Judge(en.record(), groupKind(m.ID), manager, view)
+	if j == Missing && en.Finished && view.State == live.Absent {
+		j = Done
+	}
+	d := decision{step: stepNone, judgement: j}
+	switch {
+	case m.CreateOnly:
+		if j == Missing && view.State == live.Absent {
+			d.step = stepApply
+		}
+		return d
+	case en.Desired != desiredOf(m):
+		d.step, d.changed = stepApply, true
+		return d
+	case j == Level || j == Done:
+		return d
+	case j == Unclear || j == Unseen:
+		d.step, d.until = stepVerify, p.verifyAt()
+	default:
+		d.step, d.until = stepApply, p.repairAt()
+	}
+	if now.Before(d.until) {
+		d.step = stepDefer
+	}
+	return d
+}

@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+)
+
+func TestStepThatAnObjectNeeds(t *testing.T) {
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	desired := [32]byte{1}
+	entryNow := func(change ...func(*entry)) *entry {
+		en := &entry{}
+		rec := recorded()
+		rec.Desired = live.Digest(desired[:live.DigestSize])
+		en.setRecord(rec)
+		for _, c := range change {
+			c(en)
+		}
+		return en
+	}
+	manifest := func(change ...func(*payload.Manifest)) *payload.Manifest {
+		m := &payload.Manifest{ID: payload.ObjectID{Group: "apps", Kind: "Deployment", Name: "x"}, Hash: desired}
+		for _, c := range change {
+			c(m)
+		}
+		return m
+	}
+	drift := func(o *live.Object) { o.Own[0].Entry = d("other") }
+	generation := func(o *live.Object) { o.Generation++ }
+	createOnly := func(m *payload.Manifest) { m.CreateOnly = true }
+	newHash := func(m *payload.Manifest) { m.Hash = [32]byte{2} }
+	gone := live.View{State: live.Absent, AsOf: "200"}
+	busy := &pace{contests: contestsAtOnce + 3, lastContest: now}
+	for name, tc := range map[string]struct {
+		en      *entry
+		p       *pace
+		m       *payload.Manifest
+		view    live.View
+		want    stepKind
+		changed bool
+	}{
+		"an object that was never applied":                     {&entry{}, &pace{}, manifest(), gone, stepFirst, true},
+		"a level object":                                       {entryNow(), &pace{}, manifest(), shown("100"), stepNone, false},
+		"a new manifest of a level object":                     {entryNow(), &pace{}, manifest(newHash), shown("100"), stepApply, true},
+		"a new manifest waits for no contest":                  {entryNow(), busy, manifest(newHash), shown("101", drift), stepApply, true},
+		"drift":                                                {entryNow(), &pace{}, manifest(), shown("101", drift), stepApply, false},
+		"drift in a contest":                                   {entryNow(), busy, manifest(), shown("101", drift), stepDefer, false},
+		"an unclear object":                                    {entryNow(), &pace{}, manifest(), shown("101", generation), stepVerify, false},
+		"an unclear object that was verified just now":         {entryNow(), &pace{verifies: 1, lastVerify: now}, manifest(), shown("101", generation), stepDefer, false},
+		"an object of a kind that isn't watched":               {entryNow(), &pace{}, manifest(), live.View{}, stepVerify, false},
+		"a missing object":                                     {entryNow(), &pace{}, manifest(), gone, stepApply, false},
+		"a Job that had finished before it went":               {entryNow(func(e *entry) { e.Finished = true }), &pace{}, manifest(), gone, stepNone, false},
+		"a create-only object is let drift":                    {entryNow(), &pace{}, manifest(createOnly), shown("101", drift), stepNone, false},
+		"a create-only object keeps its old manifest":          {entryNow(), &pace{}, manifest(createOnly, newHash), shown("101"), stepNone, false},
+		"a create-only object that is gone is made again":      {entryNow(), &pace{}, manifest(createOnly), gone, stepApply, false},
+		"a create-only object that can't be watched is let be": {entryNow(), &pace{}, manifest(createOnly), live.View{}, stepNone, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := decide(tc.en, tc.p, tc.m, testManager, tc.view, now)
+			if got.step != tc.want || got.changed != tc.changed {
+				t.Errorf("decide = step %d changed %t (%s), want step %d changed %t", got.step, got.changed, got.judgement, tc.want, tc.changed)
+			}
+			if got.step == stepDefer && !got.until.After(now) {
+				t.Error("put off until now")
+			}
+		})
+	}
+}
