@@ -36,9 +36,11 @@ const (
 	MaxPools = 128
 	// MaxMarks is how many products have a high-water mark.
 	MaxMarks = 128
-	// MaxHosts is how many denied hosts, failures or retries a pool keeps; the
-	// oldest go first.
+	// MaxHosts is how many failures, retries or hosts of a denial a pool keeps;
+	// the oldest go first.
 	MaxHosts = 100
+	// MaxDenials is how many denied digests a pool keeps; the oldest go first.
+	MaxDenials = 20
 	// MaxCommitted is how many committed targets a pool remembers.
 	MaxCommitted = 10
 	// MaxDurations is how many attempt durations a pool remembers.
@@ -349,7 +351,7 @@ func (p *Pool) Commit(img Image, now time.Time) {
 func (p *Pool) Deny(digest string, host DeniedHost, poolAfter int) {
 	i := slices.IndexFunc(p.Denied, func(d Denial) bool { return d.Digest == digest })
 	if i < 0 {
-		p.Denied = last(append(p.Denied, Denial{Digest: digest, Since: host.At}), MaxHosts)
+		p.Denied = last(append(p.Denied, Denial{Digest: digest, Since: host.At}), MaxDenials)
 		i = len(p.Denied) - 1
 	}
 	d := &p.Denied[i]

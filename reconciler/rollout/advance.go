@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
@@ -140,7 +141,7 @@ func (v view) to(s ledger.Slot, state ledger.State, reason, message string) ledg
 	s.State, s.Since = state, v.now
 	switch {
 	case reason != "":
-		s.Reason, s.Message = reason, message
+		s.Reason, s.Message = reason, foreign.Line(message)
 	case state == ledger.Verifying, state == ledger.Committing, state == ledger.Releasing:
 		s.Reason, s.Message = "", "" // back on the good path
 	}
@@ -438,7 +439,7 @@ func failedOperation(f *nodeos.HostFacts, id string) (nodeos.OperationStatus, bo
 }
 
 func describe(b nodeos.Booted) string {
-	return fmt.Sprintf("%s (%s)", orDefault(b.Version, "an unknown version"), orDefault(b.Digest, "no digest"))
+	return orDefault(b.Version, orDefault(b.Digest, "an unknown system"))
 }
 
 // activateID is the operation that boots the target; commit and rollback end

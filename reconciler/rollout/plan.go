@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
@@ -27,6 +28,8 @@ const (
 	// certificateSlack is what must be left of an agent's certificate at the
 	// estimated end of an attempt.
 	certificateSlack = 24 * time.Hour
+	// maxWhy bounds what is remembered of a failure, in bytes.
+	maxWhy = 160
 	// maxWaiting bounds the hosts whose waiting is explained.
 	maxWaiting = 100
 )
@@ -215,12 +218,16 @@ func (p *planner) advanceSlot(uid string, s ledger.Slot, v view) {
 
 // failed denies the target on the host and counts the failure.
 func (p *planner) failed(m *Member, s ledger.Slot) {
-	bootID := ""
-	if m.Agent.Facts != nil {
-		bootID = m.Agent.Facts.BootID
+	bootID, why := "", s.Message
+	if f := m.Agent.Facts; f != nil {
+		bootID = f.BootID
+		if last, bad := failedOperation(f, activateID(s)); bad && last.Message != "" {
+			why = last.Message // the host knows best
+		}
 	}
 	p.rec.Deny(s.Target.Digest, ledger.DeniedHost{
-		NodeUID: m.Node.UID, Node: m.Node.Name, BootID: bootID, Reason: s.Reason, At: p.now, Nonce: m.Nonce,
+		NodeUID: m.Node.UID, Node: m.Node.Name, BootID: bootID, At: p.now, Nonce: m.Nonce,
+		Reason: foreign.Clip(s.Reason+": "+why, maxWhy),
 	}, max(2, p.pool.FailureThreshold))
 }
 
