@@ -231,3 +231,35 @@ func TestOutageAndRestoreOfTheServer(t *testing.T) {
 		return err == nil && b.Data["b"] == "3" && !apierrors.IsNotFound(missing)
 	})
 }
+
+func TestKindThatCantBeWatchedIsAppliedAllTheSame(t *testing.T) {
+	r := newRig(t)
+	r.kill()
+	r.watcher = "nobody"
+	r.start()
+	ms := r.manifests(webSet)
+	for _, ch := range r.apply(ms, Updating) {
+		if ch.Action != Created {
+			t.Errorf("%s: %s, want Created", ch.ID, ch.Action)
+		}
+	}
+	// Without a watch only a request can tell: one a pass, at its pace.
+	r.patch(ms[0].ID, "kubectl-edit", `{"data":{"a":"hacked"}}`)
+	r.requests.take()
+	r.apply(ms, Reconciling)
+	r.apply(ms, Reconciling)
+	if got := r.requests.take(); len(got) > len(ms) {
+		t.Errorf("%d requests for %d objects in two passes", len(got), len(ms))
+	}
+	if a, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "a"); a != "1" {
+		t.Errorf("data.a is %q, want the pass to have repaired it", a)
+	}
+	if got := r.cache.Unwatchable(); len(got) != len(ms) {
+		t.Errorf("%d kinds are unwatchable, want %d", len(got), len(ms))
+	}
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[:5]), generous)
+	must(t, err)
+	if len(result.Deleted) != 1 || r.exists(ms[5].ID) {
+		t.Errorf("%+v, want the Secret deleted", result)
+	}
+}

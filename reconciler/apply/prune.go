@@ -214,22 +214,30 @@ func (e *Engine) pruneLevel(ctx context.Context, level []entry, result *PruneRes
 func (e *Engine) confirmGone(ctx context.Context, id payload.ObjectID, t target, dying *live.Object, deadline time.Time) error {
 	wait, cancel := context.WithTimeout(ctx, max(deadline.Sub(e.cfg.Now()), time.Millisecond))
 	defer cancel()
-	_ = e.cfg.Live.Await(wait, id, func(v live.View) bool { // The GET below decides.
-		return v.State == live.Absent && !older(v.AsOf, dying.ResourceVersion) ||
-			v.State == live.Present && v.Object.UID != dying.UID
-	})
-	o, err := e.read(ctx, t)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return classify(id, err)
-	case o.UID != dying.UID:
-		return nil // Somebody made another one of that name.
-	default:
-		return transient(id, ReasonTerminating, "the object left the release and is being deleted; %s", heldBy(o.Finalizers))
+	for {
+		watched := true
+		_ = e.cfg.Live.Await(wait, id, func(v live.View) bool { // The GET below decides.
+			watched = v.State != live.Unknown
+			return !watched || v.State == live.Absent && !older(v.AsOf, dying.ResourceVersion) ||
+				v.State == live.Present && v.Object.UID != dying.UID
+		})
+		o, err := e.read(ctx, t)
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return classify(id, err)
+		case o.UID != dying.UID:
+			return nil // Somebody made another one of that name.
+		case watched || !sleep(wait, unwatchedPause):
+			return transient(id, ReasonTerminating, "the object is to go and is being deleted; %s", heldBy(o.Finalizers))
+		}
 	}
 }
+
+// unwatchedPause is the time between two looks at the deletion of an object
+// whose kind can't be watched.
+const unwatchedPause = 250 * time.Millisecond
 
 func (e *Engine) item(id payload.ObjectID) *item {
 	e.mu.RLock()

@@ -70,6 +70,7 @@ func (c *counter) take() []string {
 type rig struct {
 	t       *testing.T
 	cluster *controlplane.Cluster
+	watcher string // the user who watches; "" is the administrator
 	ns      string
 	owner   string
 	kube    kubernetes.Interface
@@ -130,7 +131,9 @@ func (r *rig) start() {
 	r.t.Helper()
 	cfg := r.cluster.Config
 	r.requests, r.watches = &counter{}, &counter{}
-	cache, err := live.New(live.Config{REST: counted(cfg, r.watches), Now: time.Now, Log: logr.Discard()})
+	watch := rest.CopyConfig(cfg)
+	watch.Impersonate.UserName = r.watcher
+	cache, err := live.New(live.Config{REST: counted(watch, r.watches), Now: time.Now, Log: logr.Discard()})
 	must(r.t, err)
 	r.cache = cache
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context())) // Cleanup ends it.
