@@ -47,6 +47,16 @@ func (c *checks) setSpec(spec *v1alpha1.ClusterReleaseSpec) {
 	c.spec = *spec.DeepCopy()
 }
 
+// rollbackTo is the version that spec.rollback names.
+func (c *checks) rollbackTo() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.spec.Rollback == nil {
+		return ""
+	}
+	return c.spec.Rollback.To
+}
+
 // Check implements worker.Preconditions.
 func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payload.Payload, _ worker.Current) ([]precondition.Violation, error) {
 	c.mu.Lock()

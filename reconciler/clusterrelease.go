@@ -119,6 +119,7 @@ func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelea
 	rt.retriever.setPrevious(rt.worker.Accepted())
 	rt.builder.setPolicy(policyOf(&obj.Spec))
 	rt.checks.setSpec(&obj.Spec)
+	rt.worker.SetInterval(obj.Spec.Interval.Duration)
 	desired := worker.Desired{
 		Version: obj.Spec.Desired.Version, Image: obj.Spec.Desired.Image, Path: obj.Spec.Desired.Path,
 		Signatures: obj.Spec.Desired.Signatures, Revision: revision, Selection: selectionOf(&obj.Spec),

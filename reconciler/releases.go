@@ -6,6 +6,7 @@ package reconciler
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
@@ -181,14 +182,18 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 			refused: func(reason string) { r.gauges.errors.WithLabelValues(name, reason).Inc() },
 		},
 	}
-	rt.retriever.standing = func(d worker.Desired) bool { return standing(r.store.Release(name), d) }
+	rt.retriever.standing = func(d worker.Desired) bool {
+		return standing(r.store.Release(name), d) || rt.checks.rollbackTo() == d.Version && d.Version != ""
+	}
+	rt.retriever.mark = r.mark
 	rt.checks = &checks{
 		name: name, engine: engine, store: r.store, policy: r.policy, live: r.shared.live, reader: r.reader, discovery: r.discovery,
 		spec: *obj.Spec.DeepCopy(),
 	}
 	rt.worker, err = worker.New(worker.Config{
 		Retriever: rt.retriever, Preconditions: rt.checks, Builder: rt.builder, Reporter: reporter{r, name},
-		Interval: obj.Spec.Interval.Duration, Restore: restoreOf(r.store.Release(name), &obj.Spec), Now: r.opts.Now,
+		Interval: obj.Spec.Interval.Duration, Restore: restoreOf(r.store.Release(name), &obj.Spec),
+		Seed: seedOf(obj), Now: r.opts.Now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("worker of ClusterRelease/%s: %w", name, err)
@@ -211,6 +216,14 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 		stopWorker()
 	}
 	return rt, nil
+}
+
+// seedOf makes jitter and order differ from cluster to cluster, and stay the
+// same for one release in one cluster.
+func seedOf(obj *v1alpha1.ClusterRelease) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(obj.UID))
+	return h.Sum64()
 }
 
 // restoreOf tells a new worker what an earlier process did.
@@ -295,6 +308,15 @@ func (r *releases) loading() bool {
 		}
 	}
 	return false
+}
+
+// mark returns the high-water mark of a product, "" before its first.
+func (r *releases) mark(ctx context.Context, product string) (string, error) {
+	snap, err := r.ledger.Load(ctx)
+	if err != nil {
+		return "", fmt.Errorf("high-water mark of %s: %w", product, err)
+	}
+	return snap.Document.Marks[product].Version, nil
 }
 
 // reporter wakes the controller when a worker's status changed.

@@ -41,8 +41,11 @@ type retriever struct {
 
 	mu     sync.Mutex
 	origin origin
-	// standing says of an image digest or path that it runs or ran here.
+	// standing says of a release that it runs here, was the one before it, or
+	// may be gone back to.
 	standing func(worker.Desired) bool
+	// mark returns the highest version of a product that was completed here.
+	mark func(ctx context.Context, product string) (string, error)
 	// previous is the payload that is managed now.
 	previous *payload.Payload
 	// seen is when signature material was first seen, so that a key's window
@@ -109,6 +112,9 @@ func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worke
 	if err != nil {
 		return worker.PayloadInfo{}, err
 	}
+	if err := r.aboveMark(ctx, desired, signed); err != nil {
+		return worker.PayloadInfo{}, err
+	}
 	worker.ReportStep(ctx, worker.StepRetrievePayload)
 	tree, ok := signed.Tree()
 	if !ok {
@@ -127,6 +133,21 @@ func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worke
 	}
 	r.remember(signed.Evidence())
 	return worker.PayloadInfo{Payload: p, Verified: true, Evidence: signed.Evidence().Lines()}, nil
+}
+
+// aboveMark refuses a version below the product's high-water mark, which is
+// kept apart from the ClusterRelease: making the object anew doesn't open a way
+// back. What runs, what ran before it, and what spec.rollback names may go
+// below it.
+func (r *retriever) aboveMark(ctx context.Context, desired worker.Desired, signed verify.Signed) error {
+	if r.standing(desired) {
+		return nil
+	}
+	version, err := r.mark(ctx, signed.Product())
+	if err != nil {
+		return err
+	}
+	return r.policy().CheckVersion(signed.Product(), signed.Version(), trust.Mark{Version: version})
 }
 
 // verifyPath checks a payload that lies in the declaring repository.

@@ -80,7 +80,7 @@ func (r *trustReconciler) accept(ctx context.Context, obj *v1alpha1.TrustPolicy,
 	if err != nil {
 		return err
 	}
-	if ok && bytes.Equal(next.Envelope, current.Envelope) && (next.Pending == nil) == (current.Pending == nil) {
+	if ok && bytes.Equal(next.Envelope, current.Envelope) && pendingDigest(next) == pendingDigest(current) {
 		return nil
 	}
 	if err := r.store.SetTrust(ctx, next); err != nil {
@@ -88,6 +88,14 @@ func (r *trustReconciler) accept(ctx context.Context, obj *v1alpha1.TrustPolicy,
 	}
 	r.event(obj, corev1.EventTypeNormal, "TrustAccepted", fmt.Sprintf("trust document version %d (%s) is in force", next.Document.Version, next.Document.Digest().Short()))
 	return nil
+}
+
+// pendingDigest names the revision that waits, "" if none does.
+func pendingDigest(a trust.Accepted) trust.Digest {
+	if a.Pending == nil {
+		return ""
+	}
+	return a.Pending.Document.Digest()
 }
 
 // unpinned refuses the first document when no digest was given: whoever may
