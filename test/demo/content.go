@@ -5,6 +5,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 	"github.com/lockstep-dev/lockstep/test/world"
@@ -83,9 +84,7 @@ spec:
 // system of the hosts it runs on.
 func platform(version, osVersion, osImage string, extra map[string]string) world.Release {
 	base := map[string]string{"base.yaml": baseManifest, "settings.yaml": settingsManifest(version)}
-	for name, content := range extra {
-		base[name] = content
-	}
+	maps.Copy(base, extra)
 	return world.Release{Product: "platform", Version: version, Components: []world.Component{
 		{Name: "base", RunLevel: 10, Files: base},
 		{Name: "web", RunLevel: 30, Files: map[string]string{"web.yaml": webManifest(version)}},
@@ -106,7 +105,7 @@ spec:
 }
 
 // system is an operating system of the simulated machines.
-func system(version string, healthy bool) sim.Document { //nolint:revive // flag-parameter: a property of the image, not a mode
+func system(version string, healthy bool) sim.Document {
 	return sim.Document{
 		Product: "platform-os", Version: version, KubeletVersion: world.KubeletVersion,
 		OSImage: "Platform OS " + version, BootSeconds: 1, Healthy: &healthy,

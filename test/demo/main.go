@@ -115,7 +115,7 @@ func buildPrograms(ctx context.Context, s *screen, bin string) error {
 	if err := os.MkdirAll(bin, 0o700); err != nil {
 		return fmt.Errorf("directory of the programs: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", bin+"/", "./cmd/...", "./test/simnode/simnode") //nolint:gosec // our own tree
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", bin+"/", "./cmd/...", "./test/simnode/simnode")
 	stop := s.ticking("still building")
 	output, err := cmd.CombinedOutput()
 	stop()

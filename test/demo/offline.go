@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/lockstep-dev/lockstep/test/world"
@@ -24,11 +25,11 @@ func offline(ctx context.Context, s *screen, bin, dir string) error {
 		return err
 	}
 	layout := "oci:" + filepath.Join(dir, "layout")
-	out, err := lockstep(ctx, s, bin, "trust", "init", "--profile", "solo", "--dir", filepath.Join(dir, "trust"), "--cluster", world.Cluster)
-	if err != nil {
+	if _, err := lockstep(ctx, s, bin, "trust", "init", "--profile", "solo", "--dir", filepath.Join(dir, "trust"), "--cluster", world.Cluster); err != nil {
 		return err
 	}
-	if out, err = lockstep(ctx, s, bin, "release", "build", filepath.Join(dir, "platform"), layout+":1.0.0"); err != nil {
+	out, err := lockstep(ctx, s, bin, "release", "build", filepath.Join(dir, "platform"), layout+":1.0.0")
+	if err != nil {
 		return err
 	}
 	ref := lastLine(out)
@@ -76,29 +77,17 @@ func lockstep(ctx context.Context, s *screen, bin string, args ...string) (strin
 
 // shorten cuts the demonstration's own directory out of paths.
 func shorten(text string) string {
-	for _, part := range []string{os.TempDir() + "/lockstep-demo-"} {
-		for {
-			i := strings.Index(text, part)
-			if i < 0 {
-				break
-			}
-			end := i + len(part)
-			for end < len(text) && text[end] != '/' {
-				end++
-			}
-			// Drop the next element too: offline or world.
-			rest := strings.TrimPrefix(text[end:], "/")
-			if _, after, ok := strings.Cut(rest, "/"); ok {
-				rest = after
-			}
-			text = text[:i] + rest
-		}
-	}
-	return text
+	return ownDirectory().ReplaceAllString(text, "")
+}
+
+// ownDirectory matches the demonstration's working directory and the part of
+// it below: offline or world.
+func ownDirectory() *regexp.Regexp {
+	return regexp.MustCompile(regexp.QuoteMeta(os.TempDir()) + `/lockstep-demo-[0-9]+/[a-z]+/`)
 }
 
 func lockstepQuiet(ctx context.Context, bin string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "lockstep"), args...) //nolint:gosec // our own program
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "lockstep"), args...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("lockstep %s: %w\n%s", strings.Join(args, " "), err, out)

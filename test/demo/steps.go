@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,7 +69,7 @@ func (d *demo) play(ctx context.Context) (int, error) {
 }
 
 // publish builds and, unless it says otherwise, signs a release.
-func (d *demo) publish(ctx context.Context, r world.Release, signed bool) (string, error) { //nolint:revive // flag-parameter: a property of the release
+func (d *demo) publish(ctx context.Context, r world.Release, signed bool) (string, error) {
 	ref, err := d.w.BuildRelease(ctx, r)
 	if err != nil || !signed {
 		return ref, err
@@ -77,7 +78,7 @@ func (d *demo) publish(ctx context.Context, r world.Release, signed bool) (strin
 }
 
 // os builds and signs an operating system.
-func (d *demo) os(ctx context.Context, version string, healthy bool) (string, error) { //nolint:revive // flag-parameter: a property of the image
+func (d *demo) os(ctx context.Context, version string, healthy bool) (string, error) {
 	ref, err := d.w.BuildOS(ctx, system(version, healthy))
 	if err != nil {
 		return "", err
@@ -193,7 +194,7 @@ func (d *demo) unsigned(ctx context.Context) error {
 func (d *demo) drift(ctx context.Context) error {
 	edit := `{"data":{"greeting":"changed by hand"}}`
 	if path, err := exec.LookPath("kubectl"); err == nil {
-		cmd := exec.CommandContext(ctx, path, "--kubeconfig", d.w.Control.Kubeconfig(), "-n", "web", "patch", "configmap", "settings", "--type", "merge", "-p", edit) //nolint:gosec // the demonstration's own arguments
+		cmd := exec.CommandContext(ctx, path, "--kubeconfig", d.w.Control.Kubeconfig(), "-n", "web", "patch", "configmap", "settings", "--type", "merge", "-p", edit)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("kubectl patch: %w: %s", err, out)
 		}
@@ -255,8 +256,8 @@ func (d *demo) badOS(ctx context.Context) error {
 
 func (d *demo) revert(ctx context.Context) error {
 	git := d.w.Git
-	for i := len(d.since) - 1; i >= 0; i-- {
-		if _, err := git.Run(ctx, "revert", "--no-commit", d.since[i]); err != nil {
+	for _, hash := range slices.Backward(d.since) {
+		if _, err := git.Run(ctx, "revert", "--no-commit", hash); err != nil {
 			return err
 		}
 	}
@@ -530,7 +531,7 @@ func (d *demo) violation(ctx context.Context) error {
 		return err
 	}
 	if api.Status.AvailableReplicas < 2 {
-		return fmt.Errorf("Deployment web/api has %d pods available, its budget asks for 2", api.Status.AvailableReplicas)
+		return fmt.Errorf("deployment web/api has %d pods available, its budget asks for 2", api.Status.AvailableReplicas)
 	}
 	var nodes corev1.NodeList
 	if err := d.w.Client.List(ctx, &nodes); err != nil {

@@ -37,7 +37,7 @@ func start(dir, name string, env []string, program string, args ...string) (*Pro
 		return nil, fmt.Errorf("log of %s: %w", name, err)
 	}
 	defer func() { _ = out.Close() }()
-	//nolint:gosec,noctx // the programs are ours; the process's life is Stop's
+	//nolint:noctx // the process's life is Stop's
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = out, out
@@ -114,7 +114,7 @@ func (p *Process) Tail(lines int) string {
 // runIn runs a program to its end and returns what it printed on standard
 // output; an error holds what it printed on standard error.
 func runIn(ctx context.Context, dir string, env []string, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // the programs are ours or git
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), env...)
 	var stdout, stderr bytes.Buffer
