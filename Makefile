@@ -100,6 +100,7 @@ $(TOOLS)/golangci-lint: IMPORT = github.com/golangci/golangci-lint/v2/cmd/golang
 $(TOOLS)/controller-gen: IMPORT = sigs.k8s.io/controller-tools/cmd/controller-gen
 $(TOOLS)/protoc-gen-go: IMPORT = google.golang.org/protobuf/cmd/protoc-gen-go
 $(TOOLS)/protoc-gen-go-grpc: IMPORT = google.golang.org/grpc/cmd/protoc-gen-go-grpc
+$(TOOLS)/benchstat: IMPORT = golang.org/x/perf/cmd/benchstat
 $(TOOLS)/%: go.tools.mod go.tools.sum
 	@echo "building $* (once)"
 	@mkdir -p $(TOOLS)
