@@ -171,7 +171,7 @@ func TestJobWithAChangedTemplateIsReplaced(t *testing.T) {
 	r.seen(ms)
 	uid := r.get(ms[0].ID).GetUID()
 	next := r.manifests(strings.NewReplacer("TTL", "1000", "x:1", "x:2").Replace(jobText))
-	r.engine.cfg.DeletionWait = patience
+	r.patientFor(patience)
 	if ch := r.apply(next, Updating)[0]; ch.Action != Replaced {
 		t.Errorf("%s, want Replaced", ch.Action)
 	}

@@ -639,7 +639,7 @@ func TestDyingObjectIsNamedWithItsFinalizersThenMadeAgain(t *testing.T) {
 	uid := r.get(ms[0].ID).GetUID()
 	r.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
 	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
-	r.engine.cfg.DeletionWait = 200 * time.Millisecond
+	r.patientFor(200 * time.Millisecond)
 	r.await("the watch to show the deletion", func() bool { v := r.cache.Get(ms[0].ID); return v.Object != nil && v.Object.Deleting })
 	_, err := r.engine.Apply(t.Context(), &ms[0], Reconciling)
 	var refused *Error

@@ -198,7 +198,7 @@ metadata: {name: stays, namespace: NS}
 `
 	ms := r.manifests(text)
 	r.apply(ms, Updating)
-	r.engine.cfg.DeletionWait = patience
+	r.patientFor(patience)
 	result, err := r.engine.Prune(t.Context(), keepOf(ms[2:]), generous)
 	must(t, err)
 	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !slices.Contains(result.Deleted, ms[1].ID) {
@@ -233,7 +233,7 @@ func TestUnconfirmedDeletionStaysInTheInventory(t *testing.T) {
 	r.apply(ms, Updating)
 	r.seen(ms)
 	r.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
-	r.engine.cfg.DeletionWait = 200 * time.Millisecond
+	r.patientFor(200 * time.Millisecond)
 	result, err := r.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
 	var refused *Error
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "example.com/hold") {

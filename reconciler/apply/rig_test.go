@@ -71,6 +71,7 @@ type rig struct {
 	t       *testing.T
 	cluster *controlplane.Cluster
 	watcher string // the user who watches; "" is the administrator
+	wait    time.Duration
 	ns      string
 	owner   string
 	kube    kubernetes.Interface
@@ -142,7 +143,7 @@ func (r *rig) start() {
 	group.Go(func() { _ = cache.Start(ctx) })
 	r.engine, err = New(Config{
 		Owner: r.owner, REST: counted(cfg, r.requests), Live: cache,
-		Inventory: r.kube.CoreV1().ConfigMaps(ownNamespace), Shared: r.shared, Metrics: NewMetrics(), Now: time.Now,
+		Inventory: r.kube.CoreV1().ConfigMaps(ownNamespace), Shared: r.shared, Metrics: NewMetrics(), Now: time.Now, DeletionWait: r.wait,
 	})
 	must(r.t, err)
 	if problems, err := r.engine.Load(r.t.Context()); err != nil || len(problems) > 0 {
@@ -166,6 +167,12 @@ func (r *rig) kill() {
 func (r *rig) restart() {
 	r.kill()
 	r.start()
+}
+
+// patientFor starts the process again with another patience for deletions.
+func (r *rig) patientFor(d time.Duration) {
+	r.wait = d
+	r.restart()
 }
 
 // repair is what a worker does on drift.
