@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-dev/lockstep/sources"
@@ -52,7 +54,11 @@ func validate(ctx context.Context, root, path string) (*desired.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	tree, err := dir.Read(ctx, root, sources.Limits{})
+	ignored, err := ignoredBy(root)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := dir.ReadWithout(ctx, root, sources.Limits{}, ignored)
 	if err != nil {
 		var reasoned interface{ Reason() string }
 		if errors.As(err, &reasoned) && reasoned.Reason() != dir.ReasonFetchFailed {
@@ -69,6 +75,21 @@ func validate(ctx context.Context, root, path string) (*desired.State, error) {
 		return nil, invalid(fmt.Errorf("%s is invalid:\n%w", path, err))
 	}
 	return state, nil
+}
+
+// ignoredBy returns what the .gitignore files of a working tree leave out: what
+// a commit wouldn't have isn't read either, such as built programs. Outside a
+// working tree nothing is left out.
+func ignoredBy(root string) (func(name string, isDir bool) bool, error) {
+	if workTree(root) != root {
+		return func(string, bool) bool { return false }, nil
+	}
+	patterns, err := gitignore.ReadPatterns(osfs.New(root), nil)
+	if err != nil {
+		return nil, fmt.Errorf("read the .gitignore files of %s: %w", root, err)
+	}
+	matcher := gitignore.NewMatcher(patterns)
+	return func(name string, isDir bool) bool { return matcher.Match(strings.Split(name, "/"), isDir) }, nil
 }
 
 // locate returns the directory to read and the slash-separated path inside it.

@@ -72,3 +72,23 @@ spec:
 		}
 	}
 }
+
+func TestValidateReadsWhatACommitWouldHave(t *testing.T) {
+	const release = `apiVersion: lockstep.dev/v1alpha1
+kind: ClusterRelease
+metadata: {name: platform}
+spec:
+  desired:
+    version: 1.4.2
+    image: registry.example.com/release@sha256:0000000000000000000000000000000000000000000000000000000000000000
+`
+	says, code := validateIn(t, map[string]string{
+		".git/HEAD":                  "ref: refs/heads/main\n",
+		".gitignore":                 "/bin/\n",
+		"bin/program":                strings.Repeat("x", 65<<20), // more than a tree may have
+		"clusters/prod/release.yaml": release,
+	}, "clusters/prod")
+	if code != 0 {
+		t.Errorf("exit code %d: %s; ignored files aren't part of a commit", code, says)
+	}
+}

@@ -124,7 +124,13 @@ func (s *Source) read(ctx context.Context) (*sources.Snapshot, error) {
 
 // Read returns the files below path, without Git's own directory. Nothing
 // outside is read, whatever symlinks say.
-func Read(ctx context.Context, path string, limits sources.Limits) (_ *sources.Tree, err error) {
+func Read(ctx context.Context, path string, limits sources.Limits) (*sources.Tree, error) {
+	return ReadWithout(ctx, path, limits, func(string, bool) bool { return false })
+}
+
+// ReadWithout is Read without the files and directories for which skip is true;
+// names are slash-separated and relative to path.
+func ReadWithout(ctx context.Context, path string, limits sources.Limits, skip func(name string, isDir bool) bool) (_ *sources.Tree, err error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, &Error{ReasonFetchFailed, "the directory can't be opened", err}
@@ -139,6 +145,11 @@ func Read(ctx context.Context, path string, limits sources.Limits) (_ *sources.T
 			return ctx.Err()
 		case d.IsDir() && d.Name() == ".git":
 			return fs.SkipDir
+		case name != "." && skip(name, d.IsDir()):
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
 		case d.IsDir() || d.Name() == ".git": // a file .git is a worktree's pointer
 			return nil
 		}
