@@ -80,10 +80,11 @@ generate: $(call tool,controller-gen) $(call tool,protoc-gen-go) $(call tool,pro
 	$(call tool,controller-gen) object:headerFile=config/boilerplate.go.txt crd:maxDescLen=300 \
 	  paths=./config/v1alpha1 output:crd:dir=config/crd
 	PATH="$(CURDIR)/$(TOOLS):$$PATH" go generate ./nodeos/agentpb
+	go run ./config/reasons/page > docs/reference/reasons.md
 
 .PHONY: verify
 verify: generate lint ## fail if generated files aren't those in Git, or a linter complains
-	git diff --exit-code -- config nodeos/agentpb
+	git diff --exit-code -- config nodeos/agentpb docs/reference
 
 .PHONY: kustomize
 kustomize: ## render what an installation applies into bin/install.yaml

@@ -18,6 +18,9 @@ var imports = map[string][]string{
 	"config/foreign":  {},
 	"config/trust":    {"config/foreign"},
 	"config/v1alpha1": {},
+	// The reference of reasons; its page is written by the program beside it.
+	"config/reasons":      {},
+	"config/reasons/page": {"config/reasons"},
 
 	"sources":         {"config/foreign"},
 	"sources/desired": {"config/foreign", "config/v1alpha1", "sources", "config/crd"},
