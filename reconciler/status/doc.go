@@ -9,6 +9,7 @@ package status
 
 import (
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,7 +55,7 @@ func Fold(prev []metav1.Condition, generation int64, now metav1.Time, want []Con
 			Type:               c.Type,
 			Status:             c.Status,
 			Reason:             c.Reason,
-			Message:            foreign.Clip(c.Message, maxMessage),
+			Message:            foreign.Clip(oneLine(c.Message), maxMessage),
 			ObservedGeneration: generation,
 			LastTransitionTime: now,
 		})
@@ -63,6 +64,21 @@ func Fold(prev []metav1.Condition, generation int64, now metav1.Time, want []Con
 		meta.RemoveStatusCondition(&out, name)
 	}
 	return out
+}
+
+// oneLine joins the lines of a message: an error that has one problem a line
+// stays readable in a condition.
+func oneLine(message string) string {
+	if !strings.Contains(message, "\n") {
+		return message
+	}
+	var parts []string
+	for line := range strings.Lines(message) {
+		if line = strings.TrimSpace(line); line != "" {
+			parts = append(parts, line)
+		}
+	}
+	return strings.Join(parts, "; ")
 }
 
 // clipAll cuts a list and each of its lines to the schema's limits.

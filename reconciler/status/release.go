@@ -57,6 +57,8 @@ type ReleaseFacts struct {
 type HeldBy struct {
 	Reason  string
 	Message string
+	// Passes says that it ends without anybody's doing.
+	Passes bool
 }
 
 // refusals are the reasons of failures that speak of trust; they show in
@@ -79,7 +81,7 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 			next.Accepted = releaseRef(w.Actual)
 			next.VersionHash = w.VersionHash
 		}
-		if w.Applied.Version != "" {
+		if w.Applied.Version != "" && !(w.Applied.VersionHash == "" && sameRelease(next.Applied, w.Applied)) {
 			next.Applied = releaseRef(w.Applied)
 		}
 		next.Progress = progress(prev.Progress, w)
@@ -87,6 +89,12 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 	}
 	next.Conditions = Fold(prev.Conditions, f.Generation, metav1.NewTime(f.Now), releaseConditions(&next, f))
 	return next
+}
+
+// sameRelease reports whether ref is the release. A worker that only remembers
+// what was applied before its process began doesn't know who signed it.
+func sameRelease(ref *v1alpha1.ReleaseRef, r worker.Release) bool {
+	return ref != nil && ref.Version == r.Version && ref.Image == r.Image && ref.Path == r.Path
 }
 
 func releaseRef(r worker.Release) *v1alpha1.ReleaseRef {
@@ -164,7 +172,7 @@ func stamp(t time.Time) *metav1.Time {
 // releaseConditions decides the conditions from the new status.
 func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Condition {
 	if f.Waiting != "" && f.Held.Reason == "" {
-		f.Held = HeldBy{ReasonDependency, f.Waiting}
+		f.Held = HeldBy{Reason: ReasonDependency, Message: f.Waiting, Passes: true}
 	}
 	if f.Worker == nil {
 		reason, message := ReasonPending, "waiting for the first look at the release"
@@ -173,8 +181,8 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 		}
 		return []Condition{
 			{v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message},
-			{v1alpha1.ConditionReconciling, Bool(f.Held.Reason == ""), reason, message},
-			{v1alpha1.ConditionStalled, Bool(f.Held.Reason != ""), reason, message},
+			{v1alpha1.ConditionReconciling, Bool(f.Held.Reason == "" || f.Held.Passes), reason, message},
+			{v1alpha1.ConditionStalled, Bool(f.Held.Reason != "" && !f.Held.Passes), reason, message},
 		}
 	}
 	accepted, verified := acceptance(f)
@@ -215,15 +223,13 @@ func acceptance(f ReleaseFacts) (accepted, verified Condition) {
 	return accepted, verified
 }
 
-// retryNote says whether a refusal is looked at again without anybody's doing.
+// retryNote says whether a refusal may pass without anybody's doing. It has no
+// time in it: that of the next try would be a change of status at each try.
 func retryNote(w *worker.SyncWorkerStatus) string {
 	if !w.Load.Failure.Retriable() {
-		return "; it is not tried again until the release, the trust policy or the cluster changes"
+		return "; it won't pass until the release, the trust policy or the cluster changes"
 	}
-	if w.Load.RetryAt.IsZero() {
-		return "; it is tried again by itself"
-	}
-	return "; it is tried again by itself, next at " + w.Load.RetryAt.UTC().Format(time.TimeOnly) + " UTC"
+	return "; it is tried again by itself"
 }
 
 // availability says whether a release was ever level here.
@@ -266,7 +272,13 @@ func progressing(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) Condition 
 }
 
 func upgradeable(f ReleaseFacts) Condition {
-	if n := len(f.Spec.Overrides); n > 0 {
+	n := 0
+	for _, o := range f.Spec.Overrides {
+		if o.Unmanaged && (o.Expires == nil || f.Now.Before(o.Expires.Time)) {
+			n++
+		}
+	}
+	if n > 0 {
 		return Condition{
 			v1alpha1.ConditionUpgradeable, metav1.ConditionFalse, ReasonOverrides,
 			fmt.Sprintf("%d objects are unmanaged by overrides; a new minor version may not fit them", n),
@@ -297,7 +309,7 @@ func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, fail
 	case f.Held.Reason != "":
 		ready.Reason, ready.Message = f.Held.Reason, f.Held.Message
 		// A wait for another release ends by itself; a brake doesn't.
-		waits := f.Held.Reason == ReasonDependency
+		waits := f.Held.Passes
 		stalled.Status, stalled.Reason, stalled.Message = Bool(!waits), f.Held.Reason, f.Held.Message
 		reconciling.Status, reconciling.Reason, reconciling.Message = Bool(waits), f.Held.Reason, f.Held.Message
 	case accepted.Status == metav1.ConditionFalse:

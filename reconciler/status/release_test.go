@@ -85,7 +85,7 @@ func TestReleaseConditions(t *testing.T) {
 			"Ready=False Reconciling=True Stalled=False Available=True Progressing=True Failing=True ReleaseAccepted=True ReleaseVerified=True",
 		},
 		"a brake shows as stalled": {
-			ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: level("1.1.0", imageA), Held: HeldBy{ReasonPaused, "by hand"}},
+			ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: level("1.1.0", imageA), Held: HeldBy{Reason: ReasonPaused, Message: "by hand"}},
 			"Ready=False Reconciling=False Stalled=True Available=True Progressing=False Failing=False ReleaseAccepted=True ReleaseVerified=True",
 		},
 	} {

@@ -48,7 +48,8 @@ func Source(f SourceFacts) []Condition {
 	switch {
 	case f.Held.Reason != "":
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, f.Held.Reason, f.Held.Message+"; "+goesOn
-		stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, f.Held.Reason, ready.Message
+		stalled.Status, stalled.Reason, stalled.Message = Bool(!f.Held.Passes), f.Held.Reason, ready.Message
+		reconciling.Status, reconciling.Reason, reconciling.Message = Bool(f.Held.Passes), f.Held.Reason, ready.Message
 	case f.Err != nil:
 		what := f.Attempted
 		if what == "" {

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+func TestEachProblemOfAnErrorStaysApartInAMessage(t *testing.T) {
+	got := Fold(nil, 1, metav1.NewTime(start), []Condition{{v1alpha1.ConditionReady, metav1.ConditionFalse, "Invalid", "a.yaml:1: unknown field x\n\n  b.yaml:2: no name\n"}})
+	if want := "a.yaml:1: unknown field x; b.yaml:2: no name"; got[0].Message != want {
+		t.Errorf("message = %q, want %q", got[0].Message, want)
+	}
+}
+
+// The time of the next try in a message would write status, and a commit on
+// the status branch, at each try.
+func TestARepeatedRefusalChangesNothing(t *testing.T) {
+	facts := func(attempt int, at time.Time) ReleaseFacts {
+		w := level("1.1.0", imageA)
+		w.Load = worker.LoadStatus{
+			Desired: worker.Desired{Version: "1.2.0", Image: imageB}, Attempt: attempt, RetryAt: at.Add(time.Minute),
+			Failure: &worker.UpdateError{Code: "Unsigned", Message: "no signature", Retry: true},
+		}
+		return ReleaseFacts{Spec: spec("1.2.0", imageB), Generation: 2, Worker: w, Now: at}
+	}
+	first := Release(v1alpha1.ClusterReleaseStatus{}, facts(1, start))
+	second := Release(first, facts(2, start.Add(10*time.Minute)))
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("status after the second try (-first +second):\n%s", diff)
+	}
+}
+
+// A worker that was just started knows what was applied from the store only,
+// without who signed it.
+func TestARestartKeepsWhoSignedWhatIsApplied(t *testing.T) {
+	before := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.1.0", imageA), Generation: 1, Worker: level("1.1.0", imageA), Now: start})
+	fresh := &worker.SyncWorkerStatus{Applied: worker.Release{Desired: worker.Desired{Version: "1.1.0", Image: imageA}}}
+	after := Release(before, ReleaseFacts{Spec: spec("1.1.0", imageA), Generation: 1, Worker: fresh, Now: start.Add(time.Hour)})
+	if diff := cmp.Diff(before.Applied, after.Applied); diff != "" {
+		t.Errorf("applied after a restart (-before +after):\n%s", diff)
+	}
+}
+
+func TestAnExpiredOverrideHoldsNothingBack(t *testing.T) {
+	s := spec("1.1.0", imageA)
+	expires := metav1.NewTime(start)
+	s.Overrides = []v1alpha1.Override{{Kind: "Deployment", Name: "api", Unmanaged: true, Expires: &expires}}
+	for now, want := range map[time.Time]metav1.ConditionStatus{start.Add(-time.Second): metav1.ConditionFalse, start: metav1.ConditionTrue} {
+		got := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: s, Worker: level("1.1.0", imageA), Now: now})
+		if c := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionUpgradeable); c.Status != want {
+			t.Errorf("Upgradeable at %s = %s, want %s", now, c.Status, want)
+		}
+	}
+}
+
+func TestAnEditThatIsBeingPutBackIsNotStalled(t *testing.T) {
+	for _, w := range []*worker.SyncWorkerStatus{nil, level("1.1.0", imageA)} {
+		facts := ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: w, Now: start, Held: HeldBy{Reason: ReasonNotFromSource, Message: "edited", Passes: true}}
+		got := conditions(Release(v1alpha1.ClusterReleaseStatus{}, facts))
+		if want := "Ready=False Reconciling=True Stalled=False"; !strings.HasPrefix(got, want) {
+			t.Errorf("conditions = %s, want %s", got, want)
+		}
+	}
+}
