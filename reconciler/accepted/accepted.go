@@ -90,6 +90,15 @@ type Release struct {
 	// Completed are the releases that were level, newest first, at most
 	// MaxCompleted; the first is what the cluster has.
 	Completed []Completed `json:"completed,omitempty"`
+	// Deletion and ServiceAccount are what the declared object says about its
+	// end: they are needed when it is gone, also when it went while nobody
+	// looked.
+	Deletion       string `json:"deletion,omitempty"`
+	ServiceAccount string `json:"serviceAccount,omitempty"`
+	// Pools are the spec hashes of the NodeOS objects that its payloads
+	// declared, by name, as they were met last. A payload on its way doesn't
+	// orphan a rollout that the one before it began.
+	Pools map[string]string `json:"pools,omitempty"`
 }
 
 // Chosen is a release that was accepted to be applied: what a new process goes
@@ -268,12 +277,33 @@ func (s *Store) Source(name string) (Source, bool) {
 	return src, ok
 }
 
-// SetSource stores what was accepted of a source.
+// SetSource stores what was accepted of a source. What it declares leaves the
+// other sources: the caller has made sure that those are gone.
 func (s *Store) SetSource(ctx context.Context, name string, src Source) error {
 	return s.edit(ctx, func(d *document) {
 		src.Published = d.Sources[name].Published
 		d.Sources[name] = src
+		for other, have := range d.Sources {
+			if other == name || !overlap(have.Objects, src.Objects) {
+				continue
+			}
+			have.Objects, have.UIDs = maps.Clone(have.Objects), maps.Clone(have.UIDs)
+			for key := range src.Objects {
+				delete(have.Objects, key)
+				delete(have.UIDs, key)
+			}
+			d.Sources[other] = have
+		}
 	})
+}
+
+func overlap(a, b map[string]string) bool {
+	for key := range b {
+		if _, ok := a[key]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 // SetPublished records what the status branch of a source was told; for a
@@ -317,27 +347,97 @@ func (s *Store) Releases() map[string]Release {
 // Complete records that a release became level. Recording the newest one again
 // changes nothing.
 func (s *Store) Complete(ctx context.Context, name, product string, done Completed) error {
-	r := s.Release(name)
-	if len(r.Completed) > 0 && r.Completed[0].VersionHash == done.VersionHash && r.Completed[0].Version == done.Version && r.Completed[0].Image == done.Image {
-		return nil
-	}
-	r.Product = product
-	r.Completed = slices.Insert(r.Completed, 0, done)
-	if len(r.Completed) > MaxCompleted {
-		r.Completed = r.Completed[:MaxCompleted]
-	}
-	return s.edit(ctx, func(d *document) { d.Releases[name] = r })
+	return s.editRelease(ctx, name, func(r *Release) bool {
+		if len(r.Completed) > 0 && r.Completed[0].VersionHash == done.VersionHash && r.Completed[0].Version == done.Version && r.Completed[0].Image == done.Image {
+			return false
+		}
+		r.Product = product
+		r.Completed = slices.Insert(slices.Clone(r.Completed), 0, done)
+		r.Completed = r.Completed[:min(len(r.Completed), MaxCompleted)]
+		return true
+	})
 }
 
 // Choose records which release is being applied. Recording the same one again
 // changes nothing.
 func (s *Store) Choose(ctx context.Context, name string, chosen Chosen) error {
-	r := s.Release(name)
-	if r.Chosen != nil && *r.Chosen == chosen {
+	return s.editRelease(ctx, name, func(r *Release) bool {
+		if r.Chosen != nil && *r.Chosen == chosen {
+			return false
+		}
+		r.Chosen = &chosen
+		return true
+	})
+}
+
+// SetEnd records what is to become of a release's objects when it is deleted,
+// and who may do that.
+func (s *Store) SetEnd(ctx context.Context, name, deletion, serviceAccount string) error {
+	return s.editRelease(ctx, name, func(r *Release) bool {
+		if r.Deletion == deletion && r.ServiceAccount == serviceAccount {
+			return false
+		}
+		r.Deletion, r.ServiceAccount = deletion, serviceAccount
+		return true
+	})
+}
+
+// MaxPools bounds the NodeOS objects that are remembered of one release.
+const MaxPools = 200
+
+// SetPool records the spec hash of a NodeOS that a release's payload declares.
+func (s *Store) SetPool(ctx context.Context, name, pool, hash string) error {
+	return s.editRelease(ctx, name, func(r *Release) bool {
+		if r.Pools[pool] == hash {
+			return false
+		}
+		r.Pools = maps.Clone(r.Pools)
+		if r.Pools == nil || len(r.Pools) >= MaxPools {
+			r.Pools = map[string]string{}
+		}
+		r.Pools[pool] = hash
+		return true
+	})
+}
+
+// DropPool forgets a NodeOS that is gone.
+func (s *Store) DropPool(ctx context.Context, pool string) error {
+	name, _, ok := s.PoolOwner(pool)
+	if !ok {
 		return nil
 	}
-	r.Chosen = &chosen
-	return s.edit(ctx, func(d *document) { d.Releases[name] = r })
+	return s.editRelease(ctx, name, func(r *Release) bool {
+		r.Pools = maps.Clone(r.Pools)
+		delete(r.Pools, pool)
+		return true
+	})
+}
+
+// PoolOwner returns the release whose payload declared a NodeOS, and the spec
+// hash as it was met last.
+func (s *Store) PoolOwner(pool string) (release, hash string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(s.doc.Releases)) {
+		if hash, ok := s.doc.Releases[name].Pools[pool]; ok {
+			return name, hash, true
+		}
+	}
+	return "", "", false
+}
+
+// editRelease changes what is remembered of a release if change says that
+// there is a change.
+func (s *Store) editRelease(ctx context.Context, name string, change func(*Release) bool) error {
+	r := s.Release(name)
+	if !change(&r) {
+		return nil
+	}
+	return s.edit(ctx, func(d *document) {
+		r := d.Releases[name]
+		change(&r)
+		d.Releases[name] = r
+	})
 }
 
 // DropRelease forgets a ClusterRelease that was deleted; its product's

@@ -140,3 +140,54 @@ func TestChangedIsClosedAtAChange(t *testing.T) {
 		t.Error("Changed wasn't closed by a change")
 	}
 }
+
+func TestWhatASourceTakesOverLeavesTheOther(t *testing.T) {
+	s := New(configMaps(t))
+	if err := s.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, objects := range map[string]map[string]string{"old": {"NodeOS/a": "1", "NodeOS/b": "2"}} {
+		if err := s.SetSource(t.Context(), name, Source{Revision: "main@sha1:0123", Objects: objects}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.SetSource(t.Context(), "new", Source{Revision: "main@sha1:0123", Objects: map[string]string{"NodeOS/a": "3"}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"a": "new", "b": "old"} {
+		if source, _, _ := s.Owner("NodeOS", name); source != want {
+			t.Errorf("owner of NodeOS/%s = %s, want %s", name, source, want)
+		}
+	}
+}
+
+func TestWhatAReleaseLeavesBehindSurvivesARestart(t *testing.T) {
+	client := configMaps(t)
+	first := New(client)
+	if err := first.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.SetEnd(t.Context(), "platform", "Prune", "applier"); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.SetPool(t.Context(), "platform", "workers", "sha256:aa"); err != nil {
+		t.Fatal(err)
+	}
+	second := New(client)
+	if err := second.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := Release{Deletion: "Prune", ServiceAccount: "applier", Pools: map[string]string{"workers": "sha256:aa"}}
+	if diff := cmp.Diff(want, second.Release("platform")); diff != "" {
+		t.Errorf("release after a restart (-want +got):\n%s", diff)
+	}
+	if release, hash, ok := second.PoolOwner("workers"); !ok || release != "platform" || hash != "sha256:aa" {
+		t.Errorf("PoolOwner = %q, %q, %v", release, hash, ok)
+	}
+	if err := second.DropPool(t.Context(), "workers"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := second.PoolOwner("workers"); ok {
+		t.Error("a NodeOS that is gone still has an owner")
+	}
+}
