@@ -409,9 +409,11 @@ func (p *Pool) Release(nodeUID, owner string, keep time.Duration, now time.Time)
 	p.Released = last(append(p.Released, Released{NodeUID: nodeUID, Owner: owner, At: now}), MaxHosts)
 }
 
-// HasReleased says whether a slot of that owner was freed lately.
-func (p Pool) HasReleased(nodeUID, owner string) bool {
-	return slices.ContainsFunc(p.Released, func(r Released) bool { return r.NodeUID == nodeUID && r.Owner == owner })
+// HasReleased says whether a slot of that owner was freed since.
+func (p Pool) HasReleased(nodeUID, owner string, since time.Time) bool {
+	return slices.ContainsFunc(p.Released, func(r Released) bool {
+		return r.NodeUID == nodeUID && r.Owner == owner && !r.At.Before(since)
+	})
 }
 
 // Forget drops what holds a host back.

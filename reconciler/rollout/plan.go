@@ -234,7 +234,9 @@ func (p *planner) failed(m *Member, s ledger.Slot) {
 // freed remembers what an attempt leaves behind.
 func (p *planner) freed(m *Member, s ledger.Slot, from ledger.State) {
 	p.justFreed[m.Node.UID] = true
-	p.rec.Release(m.Node.UID, s.Owner(), adoptFor, p.now)
+	if s.Reason != ReasonAdopted { // else a forged cordon would be ours for ever
+		p.rec.Release(m.Node.UID, s.Owner(), adoptFor, p.now)
+	}
 	switch from {
 	case ledger.Releasing:
 		p.rec.Commit(s.Target, p.now)

@@ -253,6 +253,11 @@ func (s *scenario) setNode(m *Member, key, v string) bool {
 				n.CordonedBy = slot.Owner()
 			}
 		}
+	case "late-cordon": // in the name of a slot that was freed
+		n.Unschedulable = true
+		if r := s.in.Ledger.Pools["pool"].Released; len(r) > 0 {
+			n.CordonedBy = r[len(r)-1].Owner
+		}
 	case "zone":
 		n.Labels["topology.kubernetes.io/zone"] = v
 	case "controlPlane":

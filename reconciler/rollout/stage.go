@@ -186,7 +186,7 @@ func (p *planner) adopted(m *Member) (ledger.Slot, bool) {
 	}
 	attempt, epoch := m.Node.owner()
 	fresh := p.now.Sub(p.rec.Since) < adoptFor && knows(f, attempt)
-	if !m.Node.Unschedulable || attempt == "" || !fresh && !p.rec.HasReleased(m.Node.UID, m.Node.CordonedBy) {
+	if !m.Node.Unschedulable || attempt == "" || !fresh && !p.rec.HasReleased(m.Node.UID, m.Node.CordonedBy, p.now.Add(-adoptFor)) {
 		return ledger.Slot{}, false
 	}
 	s.Attempt, s.Epoch, s.State = attempt, epoch, ledger.Aborted

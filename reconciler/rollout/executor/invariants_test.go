@@ -52,6 +52,44 @@ func pass(ctx context.Context, w *world, e *Executor) (alive bool, err error) {
 	return true, err
 }
 
+// TestTheLastLookBeforeAStepDecides changes the world between the plan and its
+// steps: someone takes the cordon off when the order to boot is about to go.
+func TestTheLastLookBeforeAStepDecides(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, 1)
+	w.setTarget(2)
+	e := w.executor("leader")
+	if err := e.Lead(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	interfered := false
+	w.fault = func(call string) fault {
+		for uid, s := range w.doc.Slots {
+			if n := w.nodes[s.Node]; call == "node" && s.State == ledger.Rebooting && n.UID == uid {
+				n.Unschedulable, interfered = false, true
+			}
+		}
+		return faultNone
+	}
+	for range 60 {
+		if _, err := pass(t.Context(), w, e); err != nil {
+			t.Fatal(err)
+		}
+		w.tick(5 * time.Second)
+	}
+	if !interfered {
+		t.Fatal("no host came as far as the order")
+	}
+	for name, n := range w.nodes {
+		if len(n.activated) > 0 {
+			t.Errorf("%s was activated though its cordon was taken off", name)
+		}
+	}
+	if len(w.violated) > 0 {
+		t.Errorf("violated: %v", w.violated)
+	}
+}
+
 // leaders are two processes that both believe to lead.
 type leaders struct {
 	w    *world
