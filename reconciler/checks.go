@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/precondition"
 	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
+	"github.com/lockstep-dev/lockstep/reconciler/health"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
@@ -59,6 +60,9 @@ func (c *checks) rollbackTo() string {
 
 // Check implements worker.Preconditions.
 func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payload.Payload, _ worker.Current) ([]precondition.Violation, error) {
+	if err := checkHealthRules(target); err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	spec := c.spec
 	c.mu.Unlock()
@@ -86,6 +90,21 @@ func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payl
 		return nil, err
 	}
 	return precondition.Evaluate(f, desired.Waivers), nil
+}
+
+// checkHealthRules refuses a release with a rule that can't be evaluated before
+// anything of it is applied; else it would show amid the update.
+func checkHealthRules(target *payload.Payload) error {
+	for i := range target.Manifests {
+		m := &target.Manifests[i]
+		if m.Health == "" {
+			continue
+		}
+		if err := health.Validate(m.Health); err != nil {
+			return &reasonError{"InvalidHealthRule", false, fmt.Errorf("%s:%d: %s: annotation %s: %w", m.File, m.Line, m.ID, payload.AnnotationHealth, err)}
+		}
+	}
+	return nil
 }
 
 // cluster reads what the checks want to know of the cluster.

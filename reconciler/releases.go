@@ -169,6 +169,7 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 	}
 	problems, err := engine.Load(ctx)
 	if err != nil {
+		engine.Close()
 		return nil, fmt.Errorf("inventory of ClusterRelease/%s: %w", name, err)
 	}
 	for _, p := range problems {
