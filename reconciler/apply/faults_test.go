@@ -151,7 +151,7 @@ func TestFinishedJobThatItsTTLRemovedIsDone(t *testing.T) {
 	r.seen(ms)
 	r.finish(ms[0].ID)
 	r.await("the TTL", func() bool { return !r.exists(ms[0].ID) })
-	time.Sleep(300 * time.Millisecond)
+	elapse(t, 300*time.Millisecond)
 	if r.exists(ms[0].ID) {
 		t.Fatal("the Job was run again")
 	}
@@ -186,7 +186,7 @@ func TestRefusedRepairBacksOff(t *testing.T) {
 	r.apply(ms, Updating)
 	r.seen(ms)
 	r.patch(ms[0].ID, "someone", `{"immutable":true,"data":{"a":"frozen"}}`)
-	time.Sleep(1500 * time.Millisecond)
+	elapse(t, 1500*time.Millisecond)
 	if got := count(r.requests.take(), "PATCH"); got > 4 {
 		t.Errorf("%d patches for a repair that the server refuses", got)
 	}
@@ -206,7 +206,7 @@ func TestOutageAndRestoreOfTheServer(t *testing.T) {
 	r.apply(ms, Updating)
 	r.seen(ms)
 	must(t, cluster.RestartAPIServer(ctx))
-	time.Sleep(time.Second)
+	elapse(t, time.Second)
 	r.requests.take()
 	r.await("the watches to be back", func() bool {
 		_, err := r.kube.CoreV1().ConfigMaps(r.ns).Patch(ctx, "settings", types.MergePatchType, []byte(fmt.Sprintf(`{"data":{"a":"%d"}}`, time.Now().UnixNano())), metav1.PatchOptions{FieldManager: "kubectl-edit"})

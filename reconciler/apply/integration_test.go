@@ -302,7 +302,7 @@ func TestContestBacksOffAndYields(t *testing.T) {
 		if a, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "a"); a == "1" {
 			r.patch(ms[0].ID, "stubborn-controller", `{"data":{"a":"mine"}}`)
 		}
-		time.Sleep(20 * time.Millisecond)
+		elapse(t, 20*time.Millisecond)
 	}
 	if n := r.repairs(); n > contestsAtOnce+2 {
 		t.Errorf("%d repairs before the yield", n)
@@ -330,7 +330,7 @@ func TestEmptyListsDontLoop(t *testing.T) {
 	r.apply(ms, Updating)
 	r.seen(ms)
 	r.patch(ms[4].ID, "someone", `{"metadata":{"labels":{"x":"y"}}}`)
-	time.Sleep(200 * time.Millisecond)
+	elapse(t, 200*time.Millisecond)
 	if got := r.requests.take(); count(got, "PATCH") > len(ms)+1 {
 		t.Errorf("the NetworkPolicy was applied again and again: %q", got)
 	}
@@ -356,7 +356,7 @@ rules: []
 		rules, _, _ := unstructured.NestedSlice(r.get(ms[1].ID).Object, "rules")
 		return len(rules) == 1
 	})
-	time.Sleep(200 * time.Millisecond)
+	elapse(t, 200*time.Millisecond)
 	r.quiet(500 * time.Millisecond)
 }
 
@@ -479,7 +479,7 @@ data: {a: "1"}
 	r.apply(ms, Updating)
 	r.seen(ms)
 	r.patch(ms[0].ID, "someone", `{"data":{"a":"2"}}`)
-	time.Sleep(100 * time.Millisecond)
+	elapse(t, 100*time.Millisecond)
 	r.apply(r.manifests(strings.Replace(text, `"1"`, `"3"`, 1)), Updating)
 	if a, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "a"); a != "2" {
 		t.Errorf("data.a is %q, want what people made of it", a)
@@ -503,7 +503,7 @@ func TestIgnoredFieldsAreSetOnceAndLeftToOthers(t *testing.T) {
 		t.Errorf("replicas are %d after an update, want them kept", replicas())
 	}
 	r.patch(ms[2].ID, "someone", `{"spec":{"replicas":4}}`)
-	time.Sleep(200 * time.Millisecond)
+	elapse(t, 200*time.Millisecond)
 	if replicas() != 4 {
 		t.Errorf("replicas are %d, want them left alone", replicas())
 	}

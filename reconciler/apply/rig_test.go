@@ -266,7 +266,7 @@ func (r *rig) await(what string, done func() bool) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("timed out waiting for: %s", what)
 		}
-		time.Sleep(5 * time.Millisecond)
+		elapse(r.t, 5*time.Millisecond)
 	}
 }
 
@@ -274,7 +274,7 @@ func (r *rig) await(what string, done func() bool) {
 func (r *rig) quiet(d time.Duration) {
 	r.t.Helper()
 	r.requests.take()
-	time.Sleep(d)
+	elapse(r.t, d)
 	if got := r.requests.take(); len(got) > 0 {
 		r.t.Errorf("requests though nothing changed: %q", got)
 	}
@@ -313,5 +313,17 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// elapse lets real time pass: between two looks at a real server, or to see
+// that something doesn't happen, which only time can show.
+func elapse(t testing.TB, d time.Duration) {
+	t.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
 	}
 }
