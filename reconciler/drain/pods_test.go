@@ -76,6 +76,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 			apierrors.NewTooManyRequests("too many requests", 1), "pod web/api-0: the API server is busy: too many requests", "", time.Second,
 		},
 		"two budgets are told from a broken server": {
+			//nolint:revive // error-strings: the words are the API server's
 			apierrors.NewInternalError(errors.New("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")),
 			"pod web/api-0: more than one PodDisruptionBudget selects it, which no eviction can satisfy; leave one", "", backoffLimit,
 		},

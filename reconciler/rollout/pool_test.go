@@ -73,8 +73,14 @@ func TestLimit(t *testing.T) {
 		controlPlane bool
 		want         int
 	}{
-		{"0", 100, false, 0}, {"0%", 100, false, 0}, {"10%", 5, false, 1}, {"25%", 10, false, 2}, {"100%", 7, false, 7},
-		{"3", 2, false, 3}, {"3", 9, true, 1}, {"0", 9, true, 0},
+		{"0", 100, false, 0},
+		{"0%", 100, false, 0},
+		{"10%", 5, false, 1},
+		{"25%", 10, false, 2},
+		{"100%", 7, false, 7},
+		{"3", 2, false, 3},
+		{"3", 9, true, 1},
+		{"0", 9, true, 0},
 	} {
 		p := Pool{MaxUnavailable: intstr.Parse(tc.limit), ControlPlane: tc.controlPlane}
 		if got := p.Limit(tc.total); got != tc.want {
