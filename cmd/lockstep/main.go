@@ -77,6 +77,7 @@ the release is refused.`,
 	}
 	root.AddCommand(
 		newStatusCommand(),
+		newExplainCommand(),
 		newSourceCommand(),
 		newPauseCommand(),
 		newResumeCommand(),

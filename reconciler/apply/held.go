@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
@@ -97,27 +97,8 @@ func heldOf(owner string, e *entry) Held {
 // HolderOf returns the set whose field manager holds fields of the object, as
 // the object itself says; "" if none does.
 func HolderOf(meta metav1.Object) string {
-	for _, o := range live.Summarize(meta).Own {
-		return o.Manager.Value()[len(live.ManagerPrefix):]
+	if own := live.Summarize(meta).Own; len(own) > 0 {
+		return strings.TrimPrefix(own[0].Manager.Value(), live.ManagerPrefix)
 	}
 	return ""
-}
-
-// Condition is what an object says of itself.
-type Condition struct{ Type, Status, Reason, Message string }
-
-// ConditionsOf returns an object's conditions in the usual form, at most 32;
-// none where it has none.
-func ConditionsOf(u *unstructured.Unstructured) []Condition {
-	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
-	var out []Condition
-	for _, one := range list[:min(len(list), 32)] {
-		m, ok := one.(map[string]any)
-		if !ok {
-			continue
-		}
-		text := func(key string) string { s, _ := m[key].(string); return s }
-		out = append(out, Condition{text("type"), text("status"), text("reason"), text("message")})
-	}
-	return out
 }

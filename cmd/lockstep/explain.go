@@ -1,0 +1,243 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/reasons"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/apply"
+)
+
+func newExplainCommand() *cobra.Command {
+	var flags clusterFlags
+	cmd := &cobra.Command{
+		Use:   "explain KIND/NAME | [GROUP/]KIND/[NAMESPACE/]NAME | REASON",
+		Short: "Say why an object is as it is: from the commit to the live object",
+		Long: `explain follows the chain commit, source, declared object, release, manifest, live
+object, and says why the object is as it is: refused, waiting, drifted, left to
+people or to another controller, or not Lockstep's at all. It reads the API and
+changes nothing.
+
+With the reason of a condition instead of an object it says what that means and
+what to do, without a cluster.`,
+		Example: `  lockstep explain clusterrelease/platform
+  lockstep explain host/node-13
+  lockstep explain deployment/web/api
+  lockstep explain apps/Deployment/web/api
+  lockstep explain ThresholdNotMet`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !strings.Contains(args[0], "/") {
+				return explainReason(cmd.OutOrStdout(), args[0])
+			}
+			e, err := gather(cmd.Context(), &flags, args[0])
+			if err != nil {
+				return err
+			}
+			view := &explainView{now: time.Now(), statusView: statusView{now: time.Now(), colour: colourful(cmd.OutOrStdout())}}
+			_, err = io.WriteString(cmd.OutOrStdout(), view.render(e))
+			return err
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+// explainReason prints a line of the reference of reasons.
+func explainReason(out io.Writer, name string) error {
+	r, ok := reasons.Find(name)
+	if !ok {
+		return invalid(fmt.Errorf("%.100q is neither KIND/NAME, such as clusterrelease/platform, nor a reason that Lockstep gives", name))
+	}
+	if err := say(out, "%s: %s\n", r.Name, r.Means); err != nil {
+		return err
+	}
+	if r.Mends != reasons.Fine {
+		if err := say(out, "  mends itself: %s\n", r.Mends); err != nil {
+			return err
+		}
+	}
+	if r.Do == "" {
+		return nil
+	}
+	return say(out, "  to do: %s\n", strings.ReplaceAll(r.Do, "`", ""))
+}
+
+// evidence is everything that an explanation is made of, read at once.
+type evidence struct {
+	id    payload.ObjectID
+	world world
+	// live and meta are the object as it is; nil where it isn't there.
+	live *unstructured.Unstructured
+	meta *metav1.PartialObjectMetadata
+	// held are the inventories that hold it; holder is the set that the live
+	// object itself names, "" for none.
+	held   []apply.Held
+	holder string
+	// source declares the object in Git, with this spec hash; "" if none does.
+	source, declared string
+	// nodeLabels are those of a host's Node.
+	nodeLabels labels.Set
+	// problems are what couldn't be read.
+	problems []string
+}
+
+// ours reports whether the object is of a kind of ours, where people see it.
+func (e *evidence) ours() (client.Object, bool) {
+	if e.id.Group != v1alpha1.Group || e.id.Namespace != v1alpha1.Namespace {
+		return nil, false
+	}
+	for _, obj := range e.world.objects() {
+		if obj.GetName() == e.id.Name && kindOf(obj) == e.id.Kind {
+			return obj, true
+		}
+	}
+	return nil, false
+}
+
+// kindOf names the kind of one of our objects.
+func kindOf(obj client.Object) string {
+	switch obj.(type) {
+	case *v1alpha1.GitSource:
+		return v1alpha1.KindGitSource
+	case *v1alpha1.ClusterRelease:
+		return v1alpha1.KindClusterRelease
+	case *v1alpha1.NodeOS:
+		return v1alpha1.KindNodeOS
+	case *v1alpha1.Host:
+		return v1alpha1.KindHost
+	case *v1alpha1.TrustPolicy:
+		return v1alpha1.KindTrustPolicy
+	}
+	return ""
+}
+
+// gather reads what there is to know of the object that arg names.
+func gather(ctx context.Context, flags *clusterFlags, arg string) (*evidence, error) {
+	c, err := flags.client()
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := flags.config()
+	if err != nil {
+		return nil, err
+	}
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("client for %s: %w", cfg.Host, err)
+	}
+	e := &evidence{}
+	if e.world, err = readWorld(ctx, c); err != nil {
+		return nil, err
+	}
+	var gvk schema.GroupVersionKind
+	if own, err := parseObjectArg(arg); err == nil {
+		gvk = v1alpha1.GroupVersion().WithKind(kindOf(own))
+		e.id = payload.ObjectID{Group: gvk.Group, Kind: gvk.Kind, Namespace: v1alpha1.Namespace, Name: own.GetName()}
+	} else if e.id, gvk, err = resolveObject(restmapper.NewShortcutExpander(
+		restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kube.Discovery())), kube.Discovery(), nil), arg); err != nil {
+		return nil, err
+	}
+	if err := e.readLive(ctx, c, gvk); err != nil {
+		return nil, err
+	}
+	maps := kube.CoreV1().ConfigMaps(v1alpha1.Namespace)
+	e.held, e.problems, err = apply.FindHeld(ctx, maps, e.id)
+	if err != nil {
+		e.problems = append(e.problems, err.Error())
+	}
+	store := accepted.New(maps)
+	if err := store.Load(ctx); err != nil {
+		e.problems = append(e.problems, err.Error())
+	} else if e.id.Group == v1alpha1.Group {
+		e.source, e.declared, _ = store.Owner(e.id.Kind, e.id.Name)
+	}
+	return e, nil
+}
+
+// readLive reads the object twice: whole, and its metadata as the server
+// encodes it, whose managed fields must not be decoded and encoded again.
+func (e *evidence) readLive(ctx context.Context, c client.Client, gvk schema.GroupVersionKind) error {
+	key := client.ObjectKey{Namespace: e.id.Namespace, Name: e.id.Name}
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(gvk)
+	err := c.Get(ctx, key, live)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read %s: %w", e.id, err)
+	}
+	partial := &metav1.PartialObjectMetadata{}
+	partial.SetGroupVersionKind(gvk)
+	if err := c.Get(ctx, key, partial); err != nil {
+		return fmt.Errorf("read %s: %w", e.id, err)
+	}
+	e.live, e.meta, e.holder = live, partial, apply.HolderOf(partial)
+	if e.id.Group != v1alpha1.Group || e.id.Kind != v1alpha1.KindHost {
+		return nil
+	}
+	var node corev1.Node
+	if err := c.Get(ctx, client.ObjectKey{Name: e.id.Name}, &node); err == nil {
+		e.nodeLabels = node.Labels
+	}
+	return nil
+}
+
+// resolveObject reads [GROUP/]KIND/[NAMESPACE/]NAME as people type it: kinds in
+// any case, plural or short; the group may stand behind the kind, as in
+// deployments.apps/web/api.
+func resolveObject(mapper meta.RESTMapper, arg string) (payload.ObjectID, schema.GroupVersionKind, error) {
+	parts := strings.Split(arg, "/")
+	for _, p := range parts {
+		if p == "" {
+			return payload.ObjectID{}, schema.GroupVersionKind{}, invalid(fmt.Errorf("%.200q has an empty part; want [GROUP/]KIND/[NAMESPACE/]NAME", arg))
+		}
+	}
+	kind, rest := schema.ParseGroupResource(strings.ToLower(parts[0])), parts[1:]
+	gvk, err := mapper.KindFor(kind.WithVersion(""))
+	if err != nil && len(parts) > 2 {
+		kind, rest = schema.GroupResource{Group: strings.ToLower(parts[0]), Resource: strings.ToLower(parts[1])}, parts[2:]
+		gvk, err = mapper.KindFor(kind.WithVersion(""))
+	}
+	if err != nil {
+		return payload.ObjectID{}, gvk, invalid(fmt.Errorf("the cluster doesn't know the kind of %.200q: want [GROUP/]KIND/[NAMESPACE/]NAME, such as deployment/web/api: %w", arg, err))
+	}
+	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return payload.ObjectID{}, gvk, fmt.Errorf("kind %s: %w", gvk.Kind, err)
+	}
+	id := payload.ObjectID{Group: gvk.Group, Kind: gvk.Kind, Name: rest[len(rest)-1]}
+	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
+	switch {
+	case namespaced && len(rest) == 2:
+		id.Namespace = rest[0]
+	case namespaced:
+		return id, gvk, invalid(fmt.Errorf("%s has namespaces: want %s/NAMESPACE/NAME", gvk.Kind, strings.ToLower(gvk.Kind)))
+	case len(rest) != 1:
+		return id, gvk, invalid(fmt.Errorf("%s has no namespaces: want %s/NAME", gvk.Kind, strings.ToLower(gvk.Kind)))
+	}
+	return id, gvk, nil
+}

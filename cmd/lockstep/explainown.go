@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+)
+
+// own explains an object of ours.
+func (v *explainView) own(e *evidence, obj client.Object) {
+	conditions := conditionsOf(obj)
+	v.head(kindOf(obj)+"/"+obj.GetName(), readyOf(conditions))
+	v.brakes(&v.b, obj)
+	if text := differs(e, obj); text != "" {
+		v.line("differs", "%s", text)
+	}
+	switch o := obj.(type) {
+	case *v1alpha1.GitSource:
+		v.gitSource(o)
+	case *v1alpha1.ClusterRelease:
+		v.chain(e, o)
+		v.clusterRelease(o)
+	case *v1alpha1.NodeOS:
+		v.nodeOS(e, o)
+	case *v1alpha1.Host:
+		v.hostOf(e, o)
+	case *v1alpha1.TrustPolicy:
+		v.line("document", "version %d, %s", o.Status.AcceptedVersion, shortDigest(o.Status.AcceptedDigest))
+	}
+	v.problems(conditions)
+}
+
+func (v *explainView) gitSource(s *v1alpha1.GitSource) {
+	v.line("source", "%s %s%s%s%s%s, path %q", s.Spec.URL, s.Spec.Ref.Branch, s.Spec.Ref.Tag, s.Spec.Ref.Semver, s.Spec.Ref.Commit, s.Spec.Ref.Name, s.Spec.Path)
+	if r := s.Status.AcceptedRevision; r != nil {
+		signer := "unverified"
+		if r.Signer != "" {
+			signer = "signed by " + r.Signer
+		}
+		v.line("accepted", "%s %q, %s, %s ago", shortRevision(r.Revision), foreign.Line(r.Subject), signer, age(v.now, r.Time.Time))
+	}
+	if r := s.Status.AttemptedRevision; r != nil {
+		v.line("newest", "%s", shortRevision(r.Revision))
+	}
+	if c := s.Status.StatusCommit; c != nil {
+		v.line("status", "%s, %s ago", shortRevision(c.Revision), age(v.now, c.Time.Time))
+	}
+	for _, name := range s.Status.Orphaned {
+		v.line("orphaned", "%s left Git and was kept: it lacks %s: %s", name, v1alpha1.AnnotationPrune, v1alpha1.PruneEnabled)
+	}
+}
+
+func (v *explainView) clusterRelease(r *v1alpha1.ClusterRelease) {
+	if p := r.Status.Progress; p != nil {
+		for i := range p.Blocking {
+			b := &p.Blocking[i]
+			v.line("blocking", "%s: %s: %s; %s", b.Object, b.Reason, b.Message, v.retry(b))
+		}
+		for i := range p.Blocking {
+			v.explain(p.Blocking[i].Reason)
+		}
+	}
+	for _, o := range r.Spec.Overrides {
+		if o.Unmanaged {
+			v.line("override", "%s %s/%s is left to people %s: %s", o.Kind, o.Namespace, o.Name, overrideEnd(&o), o.Reason)
+		}
+	}
+}
+
+func (v *explainView) nodeOS(e *evidence, n *v1alpha1.NodeOS) {
+	switch {
+	case len(e.held) > 0:
+		if r, _ := releaseOf(e); r != nil {
+			v.chain(e, r)
+		}
+		v.manifest(e)
+	default:
+		v.commit(e, n)
+	}
+	c := n.Status.Counts
+	v.line("wanted", "%s %s", n.Spec.OS.Version, n.Spec.OS.Image)
+	v.line("hosts", "%d of %d run it, %d staged, %d in flight, %d failed, %d quarantined, %d held", c.Updated, c.Total, c.Staged, c.InFlight, c.Failed, c.Quarantined, c.Held)
+	for _, f := range n.Status.InFlight {
+		v.line("in flight", "%s %s %s", f.Host, f.State, f.Blocking)
+	}
+	for _, d := range n.Status.Denied {
+		v.line("denied", "%s on %s (%s): %s", shortDigest(d.Digest), strings.Join(d.Hosts, ", "), d.Scope, d.Reason)
+	}
+}
+
+// hostOf explains a host: the pools that select it, and what each says of it.
+func (v *explainView) hostOf(e *evidence, h *v1alpha1.Host) {
+	pools := 0
+	for i := range e.world.pools {
+		n := &e.world.pools[i]
+		if !selects(n, e) {
+			continue
+		}
+		pools++
+		v.line("pool", "NodeOS/%s wants %s; %s", n.Name, n.Spec.OS.Version, readyOf(n.Status.Conditions))
+		if at := slices.IndexFunc(n.Status.InFlight, func(f v1alpha1.HostInFlight) bool { return f.Host == h.Name }); at >= 0 {
+			v.line("in flight", "%s %s", n.Status.InFlight[at].State, n.Status.InFlight[at].Blocking)
+		}
+		for _, d := range n.Status.Denied {
+			if slices.Contains(d.Hosts, h.Name) {
+				v.line("denied", "%s: %s", shortDigest(d.Digest), d.Reason)
+			}
+		}
+	}
+	if pools == 0 {
+		v.line("pool", "no NodeOS selects its node")
+	}
+	if o := h.Status.OS; o != nil && o.Booted != nil {
+		v.line("running", "%s from slot %s, %s", o.Booted.Version, o.Booted.Slot, shortDigest(o.Booted.Digest))
+	}
+	if o := h.Status.Operation; o != nil {
+		v.line("operation", "%s %s: %s %s", o.Sequence, o.ID, o.Phase, o.Task)
+	}
+	if o := h.Status.LastResult; o != nil {
+		v.line("last", "%s %s: %s", o.Sequence, o.State, o.Message)
+	}
+}
+
+// selects reports whether a pool picks the node of the host.
+func selects(n *v1alpha1.NodeOS, e *evidence) bool {
+	if n.Spec.All {
+		return true
+	}
+	if n.Spec.NodeSelector == nil {
+		return false
+	}
+	selector, err := metav1.LabelSelectorAsSelector(n.Spec.NodeSelector.LabelSelector())
+	return err == nil && selector.Matches(e.nodeLabels)
+}
+
+// good says which status of each condition is as it should be; conditions that
+// aren't here say nothing by themselves.
+func good(kind string) metav1.ConditionStatus {
+	switch kind {
+	case v1alpha1.ConditionReady, v1alpha1.ConditionReleaseAccepted, v1alpha1.ConditionReleaseVerified, v1alpha1.ConditionSourceVerified,
+		v1alpha1.ConditionOSVerified, v1alpha1.ConditionWriteBackReady, v1alpha1.ConditionUpgradeable,
+		v1alpha1.ConditionAgentReachable, v1alpha1.ConditionConfirmed:
+		return metav1.ConditionTrue
+	case v1alpha1.ConditionStalled, v1alpha1.ConditionFailing, v1alpha1.ConditionInvalid, v1alpha1.ConditionHalted, v1alpha1.ConditionPaused,
+		v1alpha1.ConditionInsecure, v1alpha1.ConditionIdentityMismatch, v1alpha1.ConditionFieldYielded:
+		return metav1.ConditionFalse
+	}
+	return metav1.ConditionUnknown
+}
+
+// problems writes the conditions that aren't as they should be, each message
+// once, and explains their reasons.
+func (v *explainView) problems(conditions []metav1.Condition) {
+	said := map[string]bool{}
+	var why []string
+	if ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); ready != nil && ready.Status != metav1.ConditionTrue {
+		said[ready.Message] = true // It's the first line.
+		why = append(why, ready.Reason)
+	}
+	for _, c := range conditions {
+		want := good(c.Type)
+		if want == metav1.ConditionUnknown || c.Status == want || c.Status == metav1.ConditionUnknown {
+			continue
+		}
+		why = append(why, c.Reason)
+		if !said[c.Message] && c.Type != v1alpha1.ConditionReleaseAccepted { // That one stands in the chain.
+			said[c.Message] = true
+			v.line("condition", "%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
+		}
+	}
+	for _, reason := range why {
+		v.explain(reason)
+	}
+}
