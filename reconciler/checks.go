@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -36,6 +37,7 @@ type checks struct {
 	live      *live.Cache
 	reader    client.Reader
 	discovery discovery.ServerVersionInterface
+	now       func() time.Time
 
 	mu   sync.Mutex
 	spec v1alpha1.ClusterReleaseSpec
@@ -81,7 +83,7 @@ func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payl
 	}
 	policy := policyOf(&spec)
 	f.Prune, f.MaxPruned = policy.prune, policy.maxFraction
-	if n := len(spec.Overrides); n > 0 {
+	if n := len(overridesOf(&spec, c.now())); n > 0 {
 		f.Blockers = append(f.Blockers, precondition.Blocker{
 			Name: "ClusterRelease/" + c.name, Reason: "ClusterReleaseOverrides", Message: fmt.Sprintf("%d objects are unmanaged", n),
 		})

@@ -39,55 +39,114 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	var obj v1alpha1.ClusterRelease
 	err := r.client.Get(ctx, req.NamespacedName, &obj)
 	if apierrors.IsNotFound(err) {
-		r.gauges.forget(req.Name)
-		return ctrl.Result{}, r.releases.remove(ctx, req.Name)
+		return r.gone(ctx, req.Name)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	before := obj.DeepCopy()
-	held := r.holds(&obj)
-	rt, err := r.releases.ensure(ctx, &obj)
+	facts := status.ReleaseFacts{Spec: obj.Spec, Generation: obj.Generation, Insecure: r.opts.doors()}
+	rt, err := r.act(ctx, &obj, &facts)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if rt == nil {
-		// Another service account is being taken over; the runtime comes back
-		// with the next event.
-		return ctrl.Result{RequeueAfter: time.Second}, nil
-	}
-	waiting, err := r.dependencies(ctx, &obj)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	switch {
-	case held.Reason != "":
-		rt.worker.Pause(true)
-	case waiting != "":
-		held = status.HeldBy{}
-		rt.worker.Pause(true)
-	default:
-		r.drive(rt, &obj)
-	}
-	facts := status.ReleaseFacts{
-		Spec: obj.Spec, Generation: obj.Generation, Worker: rt.worker.Status(), Held: held,
-		Waiting: waiting, Yielded: rt.yielded(), Insecure: r.opts.doors(), Now: r.now(),
-	}
-	if err := r.remember(ctx, &obj, facts.Worker); err != nil {
-		return ctrl.Result{}, err
+	facts.Now = r.now()
+	again := nextExpiry(&obj.Spec, facts.Now)
+	if rt != nil {
+		facts.Worker, facts.Yielded = rt.worker.Status(), rt.yielded()
+		if err := r.remember(ctx, &obj, facts.Worker); err != nil {
+			return ctrl.Result{}, err
+		}
+		if unknownYet(before, &facts) {
+			return ctrl.Result{RequeueAfter: again}, nil
+		}
 	}
 	obj.Status = status.Release(obj.Status, facts)
-	r.gauges.release(&obj, facts.Worker)
-	return ctrl.Result{}, r.patchStatus(ctx, before, &obj)
+	if rt != nil {
+		r.gauges.release(&obj, facts.Worker)
+		if wait := rt.early(before, &obj, facts.Now); wait > 0 {
+			return ctrl.Result{RequeueAfter: wait}, nil
+		}
+	}
+	return ctrl.Result{RequeueAfter: again}, r.patchStatus(ctx, before, &obj)
 }
 
-// holds says what keeps the release from being acted upon: a brake, or that the
-// spec isn't what the source said (wall 3).
-func (r *releaseReconciler) holds(obj *v1alpha1.ClusterRelease) status.HeldBy {
-	if held := r.held(obj, obj.Spec.Suspend); held.Reason != "" {
-		return held
+// act has the worker do what the object asks for, if it may be acted upon, and
+// notes in facts why not. The runtime is nil while there is none.
+func (r *releaseReconciler) act(ctx context.Context, obj *v1alpha1.ClusterRelease, facts *status.ReleaseFacts) (*releaseRuntime, error) {
+	foreign := r.sources.notFromSource(obj, v1alpha1.KindClusterRelease, obj.Spec)
+	facts.Held = r.held(obj, obj.Spec.Suspend && foreign.Reason == "")
+	if foreign.Reason != "" {
+		// Wall 3: nothing that this spec says is acted upon, not even how the
+		// runtime is made. What runs goes on as it was told before.
+		rt := r.releases.get(obj.Name)
+		if facts.Held.Reason == "" {
+			facts.Held = foreign
+		} else if rt != nil {
+			rt.worker.Pause(true)
+		}
+		return rt, nil
 	}
-	return r.sources.notFromSource(obj, v1alpha1.KindClusterRelease, obj.Spec)
+	rt, err := r.releases.ensure(ctx, obj)
+	if err != nil {
+		return nil, err
+	}
+	if facts.Held.Reason != "" {
+		rt.worker.Pause(true)
+		return rt, nil
+	}
+	if facts.Waiting, err = r.dependencies(ctx, obj); err != nil {
+		return nil, err
+	}
+	if facts.Waiting != "" {
+		rt.worker.Pause(true)
+		return rt, nil
+	}
+	r.drive(rt, obj)
+	return rt, nil
+}
+
+// gone ends the runtime of a release that doesn't exist. While a source still
+// declares it, somebody deleted it by hand, and the source makes it anew: only
+// Git decides what becomes of its objects.
+func (r *releaseReconciler) gone(ctx context.Context, name string) (ctrl.Result, error) {
+	r.gauges.forget(name)
+	r.releases.end(name)
+	source, _, declared := r.store.Owner(v1alpha1.KindClusterRelease, name)
+	if declared {
+		var from v1alpha1.GitSource
+		err := r.client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: source}, &from)
+		if err == nil {
+			return ctrl.Result{RequeueAfter: 2 * time.Second}, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return ctrl.Result{}, err
+		}
+	}
+	return ctrl.Result{}, r.releases.remove(ctx, name)
+}
+
+// unknownYet reports that this process doesn't know of the release yet what its
+// status says: what an earlier process observed stands until it does.
+func unknownYet(obj *v1alpha1.ClusterRelease, f *status.ReleaseFacts) bool {
+	ready := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionReady)
+	return f.Worker.Actual.Version == "" && f.Worker.Load.Failure == nil && f.Held.Reason == "" && f.Waiting == "" &&
+		obj.Status.Accepted != nil && ready != nil && ready.ObservedGeneration == obj.Generation
+}
+
+// nextExpiry is the time until the next override expires, which no event tells;
+// zero if none does.
+func nextExpiry(spec *v1alpha1.ClusterReleaseSpec, now time.Time) time.Duration {
+	var next time.Duration
+	for _, o := range spec.Overrides {
+		if !o.Unmanaged || o.Expires == nil {
+			continue
+		}
+		if left := o.Expires.Sub(now); left > 0 && (next == 0 || left < next) {
+			next = left
+		}
+	}
+	return next
 }
 
 // dependencies returns why the release must wait for others, or "".
@@ -115,7 +174,9 @@ func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelea
 	if !ok {
 		return
 	}
-	rt.retriever.setOrigin(from)
+	if rt.retriever.setOrigin(from) {
+		rt.worker.LookAgain()
+	}
 	rt.retriever.setPrevious(rt.worker.Accepted())
 	rt.builder.setPolicy(policyOf(&obj.Spec))
 	rt.checks.setSpec(&obj.Spec)

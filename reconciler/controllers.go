@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -54,7 +55,7 @@ func wakeups(ch chan event.TypedGenericEvent[string], f func(ctx context.Context
 
 func (o *Operator) addTrust() error {
 	r := &trustReconciler{base: o.base, pin: o.opts.TrustRootDigest}
-	return o.build("trustpolicy", &v1alpha1.TrustPolicy{}).Complete(quiet(r))
+	return o.build("trustpolicy", &v1alpha1.TrustPolicy{}).Complete(o.quiet(r))
 }
 
 // build begins a controller of one of our kinds.
@@ -73,29 +74,31 @@ func (o *Operator) addSources() error {
 		if name := obj.GetAnnotations()[v1alpha1.AnnotationSource]; name != "" {
 			return []reconcile.Request{named(name)}
 		}
-		for _, kind := range []string{v1alpha1.KindClusterRelease, v1alpha1.KindNodeOS, v1alpha1.KindTrustPolicy, v1alpha1.KindGitSource} {
-			if name, _, ok := o.base.store.Owner(kind, obj.GetName()); ok {
-				return []reconcile.Request{named(name)}
-			}
+		kind, _ := kindOf(obj)
+		if name, _, ok := o.base.store.Owner(kind, obj.GetName()); ok {
+			return []reconcile.Request{named(name)}
 		}
 		return nil
 	})
 	return o.build("gitsource", &v1alpha1.GitSource{}).
-		Watches(&v1alpha1.ClusterRelease{}, declared, builder.WithPredicates(edits())).
-		Watches(&v1alpha1.NodeOS{}, declared, builder.WithPredicates(edits())).
-		Watches(&v1alpha1.TrustPolicy{}, declared, builder.WithPredicates(edits())).
+		Watches(&v1alpha1.ClusterRelease{}, declared, builder.WithPredicates(o.edits())).
+		Watches(&v1alpha1.NodeOS{}, declared, builder.WithPredicates(o.edits())).
+		Watches(&v1alpha1.TrustPolicy{}, declared, builder.WithPredicates(o.edits())).
+		Watches(&v1alpha1.GitSource{}, declared, builder.WithPredicates(o.edits())).
 		Watches(&v1alpha1.TrustPolicy{}, o.all(&v1alpha1.GitSourceList{}), builder.WithPredicates(trustAccepted())).
-		Complete(quiet(r))
+		Complete(o.quiet(r))
 }
 
-// edits are changes of what was declared: spec, or deletion.
-func edits() predicate.Predicate {
+// edits are changes that leave a declared object otherwise than its source said:
+// the source's own applies aren't among them, and need no look at Git.
+func (o *Operator) edits() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+			changed := e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 				!equality.Semantic.DeepEqual(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
-				e.ObjectOld.GetAnnotations()[v1alpha1.AnnotationSource] != e.ObjectNew.GetAnnotations()[v1alpha1.AnnotationSource]
+				!equality.Semantic.DeepEqual(e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations())
+			return changed && !o.sources.asDeclared(e.ObjectNew)
 		},
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
@@ -151,6 +154,10 @@ func (o *Operator) everyOne(ctx context.Context, empty client.ObjectList) []reco
 	return out
 }
 
+// concurrent is how many releases, and how many pools, are looked at at once: a
+// slow registry or a slow deletion of one doesn't hold up the others.
+const concurrent = 4
+
 func (o *Operator) addReleases() error {
 	r := &releaseReconciler{base: o.base, opts: o.opts, releases: o.releases, sources: o.sources}
 	dependents := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
@@ -167,6 +174,7 @@ func (o *Operator) addReleases() error {
 		return out
 	})
 	return o.build("clusterrelease", &v1alpha1.ClusterRelease{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent}).
 		Watches(&v1alpha1.ClusterRelease{}, dependents).
 		WatchesRawSource(wakeups(o.releases.changed, func(_ context.Context, name string) []reconcile.Request {
 			return []reconcile.Request{named(name)}
@@ -174,7 +182,7 @@ func (o *Operator) addReleases() error {
 		WatchesRawSource(wakeups(o.sources.changed, func(ctx context.Context, _ string) []reconcile.Request {
 			return o.everyOne(ctx, &v1alpha1.ClusterReleaseList{})
 		})).
-		Complete(quiet(r))
+		Complete(o.quiet(r))
 }
 
 func (o *Operator) addHosts() error {
@@ -190,14 +198,17 @@ func (o *Operator) addHosts() error {
 	}
 	r := &poolReconciler{
 		base: o.base, sources: o.sources, releases: o.releases, hosts: o.hosts, decoder: decoder, images: o.releases.images,
-		fatal: o.fail, verified: map[string]osVerdict{}, specs: map[string]string{}, passed: map[string]time.Time{},
+		fatal:    func(err error) { o.fail(err) }, // Run sets it
+		verified: map[string]osVerdict{}, specs: map[string]string{}, passed: map[string]time.Time{},
 	}
 	err = o.build("nodeos", &v1alpha1.NodeOS{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent}).
 		Watches(&corev1.Node{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(nodeMatters())).
 		Watches(&v1alpha1.Host{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(specOrAnnotations())).
+		Watches(&v1alpha1.ClusterRelease{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(specOrAnnotations())).
 		WatchesRawSource(wakeups(o.hosts.poolChanged, pools)).
 		WatchesRawSource(wakeups(o.sources.poolsChanged, pools)).
-		Complete(quiet(r))
+		Complete(o.quiet(r))
 	if err != nil {
 		return err
 	}

@@ -43,29 +43,57 @@ func (r *sourceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	var obj v1alpha1.GitSource
 	err := r.client.Get(ctx, req.NamespacedName, &obj)
 	if apierrors.IsNotFound(err) {
-		r.sources.drop(req.Name)
-		return ctrl.Result{}, nil
+		return ctrl.Result{}, r.sources.drop(req.Name)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	before := obj.DeepCopy()
 	started := r.now()
-	if held := r.held(&obj, obj.Spec.Suspend); held.Reason != "" {
-		r.conclude(&obj, look{held: held})
-		return ctrl.Result{}, r.patchStatus(ctx, before, &obj)
+	if held := r.holds(&obj); held.Reason != "" {
+		// Payload paths of what was accepted can be read all the same.
+		if held.Reason != status.ReasonNotFromSource {
+			_, err := r.sources.get(&obj)
+			logOnce(log.FromContext(ctx), err, "the source can't be read")
+		}
+		return ctrl.Result{}, r.tell(ctx, &obj, look{held: held})
 	}
 	result := r.look(ctx, &obj)
 	if errors.Is(result.err, accepted.ErrLost) || errors.Is(result.err, context.Canceled) {
 		return ctrl.Result{}, result.err
 	}
 	logOnce(log.FromContext(ctx), result.err, "the source can't be accepted")
-	r.conclude(&obj, result)
-	obj.Status.LastHandledRequest = foreign.Line(obj.Annotations[v1alpha1.AnnotationRequestedAt])
-	if err := r.patchStatus(ctx, before, &obj); err != nil {
+	if err := r.tell(ctx, &obj, result); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: r.pause(&obj, result, r.now().Sub(started))}, nil
+}
+
+// holds says what keeps a source from being looked at: a brake, or that
+// another source declares it with another spec (wall 3).
+func (r *sourceReconciler) holds(obj *v1alpha1.GitSource) status.HeldBy {
+	if held := r.held(obj, obj.Spec.Suspend); held.Reason != "" {
+		return held
+	}
+	if _, _, declared := r.store.Owner(v1alpha1.KindGitSource, obj.Name); !declared {
+		return status.HeldBy{} // bootstrap made it
+	}
+	return r.sources.notFromSource(obj, v1alpha1.KindGitSource, obj.Spec)
+}
+
+// tell writes what a look came to. The write-back writes this status too: what
+// it wrote meanwhile is kept, and the look isn't repeated for it.
+func (r *sourceReconciler) tell(ctx context.Context, obj *v1alpha1.GitSource, result look) error {
+	generation := obj.Generation
+	return r.patchFresh(ctx, obj, func(o *v1alpha1.GitSource) bool {
+		if o.Generation != generation {
+			return false // another look follows
+		}
+		r.conclude(o, result)
+		if result.held.Reason == "" {
+			o.Status.LastHandledRequest = foreign.Line(obj.Annotations[v1alpha1.AnnotationRequestedAt])
+		}
+		return true
+	})
 }
 
 // look is what one look at a source came to.
@@ -76,17 +104,21 @@ type look struct {
 	snapshot  *sources.Snapshot
 	// acceptedNow is set when a revision was accepted in this look.
 	acceptedNow bool
-	// orphaned are objects that left Git and were kept.
+	// orphaned are objects that left Git and were kept; known says that they
+	// were found out.
 	orphaned []string
+	known    bool
 	err      error
 }
 
 // pause is the time to the next look: the interval with a tenth of jitter, or
-// sooner after something that may pass.
+// sooner after something that may pass, at first; a server that is away isn't
+// asked ever so often.
 func (r *sourceReconciler) pause(obj *v1alpha1.GitSource, l look, took time.Duration) time.Duration {
 	interval := obj.Spec.Interval.Duration
+	failures := r.sources.failed(obj.Name, l.err != nil)
 	if l.err != nil && retriable(l.err) {
-		interval = min(interval, max(5*time.Second, 2*took))
+		interval = min(interval, max(5*time.Second<<min(failures-1, 8), 2*took))
 	}
 	return interval + time.Duration(rand.Int64N(int64(interval)/10+1)) //nolint:gosec // jitter is no secret
 }
@@ -98,15 +130,9 @@ func (r *sourceReconciler) look(ctx context.Context, obj *v1alpha1.GitSource) lo
 		return look{err: err}
 	}
 	record, _ := r.store.Source(obj.Name)
-	request := sources.Request{AcceptRewind: obj.Annotations[v1alpha1.AnnotationAcceptRewind]}
-	if request.AcceptRewind == record.SpentRewind {
-		request.AcceptRewind = ""
-	}
-	if record.Revision != "" {
-		if request.Accepted, err = sources.ParseRevision(record.Revision); err != nil {
-			return look{err: fmt.Errorf("accepted revision of GitSource/%s: %w", obj.Name, err)}
-		}
-		request.Accepted.Tree = record.Tree
+	request, err := requestOf(obj, record)
+	if err != nil {
+		return look{err: err}
 	}
 	snap, err := rt.git.Fetch(ctx, request)
 	if err != nil {
@@ -115,33 +141,56 @@ func (r *sourceReconciler) look(ctx context.Context, obj *v1alpha1.GitSource) lo
 		if errors.As(err, &a) {
 			out.attempted = a.Attempted()
 		}
-		out.orphaned, _ = r.keep(ctx, obj, rt, request.Accepted, record)
+		r.keep(ctx, obj, rt, &out)
 		return out
 	}
 	out := look{attempted: snap.Revision, snapshot: snap}
 	state, err := r.decode(ctx, obj, snap)
 	if err == nil {
-		err = r.judge(ctx, state)
+		err = r.judge(ctx, obj, state)
+	}
+	if err == nil {
+		err = r.accept(ctx, obj, rt, &out, state, request)
 	}
 	if err != nil {
 		out.err = err
-		out.orphaned, _ = r.keep(ctx, obj, rt, request.Accepted, record)
-		return out
+		r.keep(ctx, obj, rt, &out)
 	}
+	return out
+}
+
+// requestOf says what is known of a source before it's fetched.
+func requestOf(obj *v1alpha1.GitSource, record accepted.Source) (request sources.Request, err error) {
+	if rewind := obj.Annotations[v1alpha1.AnnotationAcceptRewind]; rewind != record.SpentRewind {
+		request.AcceptRewind = rewind
+	}
+	if record.Revision == "" {
+		return request, nil
+	}
+	if request.Accepted, err = sources.ParseRevision(record.Revision); err != nil {
+		return request, fmt.Errorf("accepted revision of GitSource/%s: %w", obj.Name, err)
+	}
+	request.Accepted.Tree = record.Tree
+	return request, nil
+}
+
+// accept applies a state that passed all checks, and remembers it.
+func (r *sourceReconciler) accept(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, out *look, state *desired.State, request sources.Request) error {
 	r.sources.update(func() { rt.pending = state })
 	defer r.sources.update(func() { rt.pending = nil })
+	record, _ := r.store.Source(obj.Name)
 	next, orphaned, err := r.applyState(ctx, obj, rt, state, record)
 	if err != nil {
-		out.err = err
-		return out
+		return err
 	}
-	out.orphaned = orphaned
-	out.acceptedNow = record.Revision != snap.Revision.String() || record.Tree != snap.Revision.Tree
+	snap := out.snapshot
+	out.orphaned, out.known = orphaned, true
+	changed := record.Revision != snap.Revision.String() || record.Tree != snap.Revision.Tree
 	next.URL, next.Cluster = obj.Spec.URL, obj.Spec.Cluster
 	next.Revision, next.Tree = snap.Revision.String(), snap.Revision.Tree
 	next.Subject, next.Signer = foreign.Line(snap.Subject), signerText(snap.Signer)
 	next.Time, next.SpentRewind = record.Time, record.SpentRewind
-	if out.acceptedNow {
+	if changed {
 		next.Time = r.now().UTC().Truncate(time.Second)
 		if request.AcceptRewind != "" && request.AcceptRewind == snap.Revision.Hash {
 			next.SpentRewind = request.AcceptRewind
@@ -149,22 +198,37 @@ func (r *sourceReconciler) look(ctx context.Context, obj *v1alpha1.GitSource) lo
 	}
 	if !sameSource(record, next) {
 		if err := r.store.SetSource(ctx, obj.Name, next); err != nil {
-			out.err = err
-			return out
+			return err
 		}
 	}
 	r.sources.update(func() { rt.state = state })
-	return out
+	return nil
 }
 
 // keep goes on with what was accepted while the newest can't be: drift of the
-// declared objects is repaired from memory or, after a restart, from the mirror.
-func (r *sourceReconciler) keep(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, rev sources.Revision, record accepted.Source) ([]string, error) {
+// declared objects is repaired, and what a refused commit had changed already
+// is put back, from memory or, after a restart, from the mirror.
+func (r *sourceReconciler) keep(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, out *look) {
+	record, ok := r.store.Source(obj.Name)
+	if !ok || record.Revision == "" || errors.Is(out.err, accepted.ErrLost) || ctx.Err() != nil {
+		return
+	}
+	orphaned, err := r.keepState(ctx, obj, rt, record)
+	if err != nil {
+		logOnce(log.FromContext(ctx), err, "what was accepted before can't be kept up")
+		return
+	}
+	out.orphaned, out.known = orphaned, true
+}
+
+func (r *sourceReconciler) keepState(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, record accepted.Source) ([]string, error) {
 	state := rt.state
 	if state == nil {
-		if rev.IsZero() {
-			return nil, nil
+		rev, err := sources.ParseRevision(record.Revision)
+		if err != nil {
+			return nil, fmt.Errorf("accepted revision: %w", err)
 		}
+		rev.Tree = record.Tree
 		snap, err := rt.git.At(ctx, rev)
 		if err != nil {
 			return nil, err
@@ -187,9 +251,15 @@ func (r *sourceReconciler) decode(ctx context.Context, obj *v1alpha1.GitSource, 
 	return r.decoder.Decode(ctx, desired.Request{Revision: snap.Revision, FS: snap.FS, Path: obj.Spec.Path, Reader: reader})
 }
 
-// judge refuses a whole state for a trust document that doesn't follow the one
-// in force: one commit is one change.
-func (r *sourceReconciler) judge(_ context.Context, state *desired.State) error {
+// judge refuses a whole state for an object that another source declares, and
+// for a trust document that doesn't follow the one in force: one commit is one
+// change.
+func (r *sourceReconciler) judge(ctx context.Context, obj *v1alpha1.GitSource, state *desired.State) error {
+	for _, o := range state.Objects {
+		if err := r.foreignOwner(ctx, obj, o); err != nil {
+			return err
+		}
+	}
 	now := r.now()
 	current, ok := r.store.Trust(now)
 	for _, policy := range state.TrustPolicies {
@@ -251,7 +321,7 @@ func (r *sourceReconciler) conclude(obj *v1alpha1.GitSource, l look) {
 			s.AttemptedRevision.Subject, s.AttemptedRevision.Signer = foreign.Line(l.snapshot.Subject), signerText(l.snapshot.Signer)
 		}
 	}
-	if l.held.Reason == "" {
+	if l.known {
 		s.Orphaned = l.orphaned
 	}
 	s.Conditions = status.Fold(s.Conditions, obj.Generation, now, status.Source(status.SourceFacts{

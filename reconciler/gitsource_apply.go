@@ -41,17 +41,22 @@ func (r *sourceReconciler) applyState(
 			return next, nil, err
 		}
 	}
+	for _, o := range state.Objects {
+		next.Objects[objectKey(o)] = o.Hash
+		live, _, err := r.read(ctx, o.Kind, o.Name)
+		if err != nil {
+			return next, nil, err
+		}
+		if live != nil {
+			next.UIDs[objectKey(o)] = string(live.GetUID())
+		}
+	}
 	for _, o := range stale {
-		if err := r.apply(ctx, obj, o); err != nil {
+		// The answer has the identity; the cache may not know it yet.
+		if next.UIDs[objectKey(o)], err = r.apply(ctx, obj, o); err != nil {
 			return next, nil, err
 		}
 		r.sources.update(func() { rt.applied[objectKey(o)] = manifestHash(o) })
-	}
-	for _, o := range state.Objects {
-		next.Objects[objectKey(o)] = o.Hash
-	}
-	if next.UIDs, err = r.uids(ctx, state); err != nil {
-		return next, nil, err
 	}
 	orphaned, err := r.prune(ctx, obj, record, &next)
 	return next, orphaned, err
@@ -73,9 +78,6 @@ func manifestHash(o desired.Object) string {
 func (r *sourceReconciler) stale(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, state *desired.State) ([]desired.Object, error) {
 	var out []desired.Object
 	for _, o := range state.Objects {
-		if err := r.foreignOwner(obj, o); err != nil {
-			return nil, err
-		}
 		live, spec, err := r.read(ctx, o.Kind, o.Name)
 		if err != nil {
 			return nil, err
@@ -88,18 +90,34 @@ func (r *sourceReconciler) stale(ctx context.Context, obj *v1alpha1.GitSource, r
 		if err != nil {
 			return nil, err
 		}
-		if hash != o.Hash || rt.applied[objectKey(o)] != manifestHash(o) || live.GetAnnotations()[v1alpha1.AnnotationSource] != obj.Name {
+		if hash != o.Hash || rt.applied[objectKey(o)] != manifestHash(o) || live.GetAnnotations()[v1alpha1.AnnotationSource] != obj.Name ||
+			!contains(live.GetLabels(), o.Manifest.GetLabels()) || !contains(live.GetAnnotations(), o.Manifest.GetAnnotations()) {
 			out = append(out, o)
 		}
 	}
 	return out, nil
 }
 
-// foreignOwner refuses an object that another GitSource declares.
-func (r *sourceReconciler) foreignOwner(obj *v1alpha1.GitSource, o desired.Object) error {
+// contains reports whether live has all of want.
+func contains(live, want map[string]string) bool {
+	for k, v := range want {
+		if got, ok := live[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// foreignOwner refuses an object that another GitSource declares. What a source
+// declared that is gone may be taken over.
+func (r *sourceReconciler) foreignOwner(ctx context.Context, obj *v1alpha1.GitSource, o desired.Object) error {
 	other, _, ok := r.store.Owner(o.Kind, o.Name)
 	if !ok || other == obj.Name {
 		return nil
+	}
+	live, _, err := r.read(ctx, v1alpha1.KindGitSource, other)
+	if err != nil || live == nil {
+		return err
 	}
 	return &reasonError{"OwnedByOther", true, fmt.Errorf(
 		"%s:%d: %s/%s is declared by GitSource/%s too; remove it from one of them", foreign.Line(o.File), o.Line, o.Kind, o.Name, other)}
@@ -108,23 +126,16 @@ func (r *sourceReconciler) foreignOwner(obj *v1alpha1.GitSource, o desired.Objec
 // read returns a declared object as it is in the cache, and its spec; nil where
 // it doesn't exist.
 func (r *sourceReconciler) read(ctx context.Context, kind, name string) (client.Object, any, error) {
-	var (
-		live client.Object
-		spec func() any
-	)
+	var live client.Object
 	switch kind {
 	case v1alpha1.KindGitSource:
-		o := &v1alpha1.GitSource{}
-		live, spec = o, func() any { return o.Spec }
+		live = &v1alpha1.GitSource{}
 	case v1alpha1.KindClusterRelease:
-		o := &v1alpha1.ClusterRelease{}
-		live, spec = o, func() any { return o.Spec }
+		live = &v1alpha1.ClusterRelease{}
 	case v1alpha1.KindNodeOS:
-		o := &v1alpha1.NodeOS{}
-		live, spec = o, func() any { return o.Spec }
+		live = &v1alpha1.NodeOS{}
 	case v1alpha1.KindTrustPolicy:
-		o := &v1alpha1.TrustPolicy{}
-		live, spec = o, func() any { return o.Spec }
+		live = &v1alpha1.TrustPolicy{}
 	default:
 		return nil, nil, fmt.Errorf("kind %s isn't one that a source declares", kind)
 	}
@@ -135,21 +146,24 @@ func (r *sourceReconciler) read(ctx context.Context, kind, name string) (client.
 	if err != nil {
 		return nil, nil, fmt.Errorf("read %s/%s: %w", kind, name, err)
 	}
-	return live, spec(), nil
+	_, spec := kindOf(live)
+	return live, spec, nil
 }
 
-// apply applies one declared object. Where others have added fields to the
-// spec, which an apply can't take away, the whole spec is put back.
-func (r *sourceReconciler) apply(ctx context.Context, obj *v1alpha1.GitSource, o desired.Object) error {
+// apply applies one declared object and returns its UID. Where others have
+// added fields to the spec, which an apply can't take away, the whole spec is
+// put back.
+func (r *sourceReconciler) apply(ctx context.Context, obj *v1alpha1.GitSource, o desired.Object) (string, error) {
 	live := o.Manifest.DeepCopy()
 	if err := r.patch(ctx, obj, live, o); err != nil {
-		return err
+		return "", err
 	}
+	uid := string(live.GetUID())
 	hash, err := unstructuredSpecHash(live)
 	if err != nil || hash == o.Hash {
-		return err
+		return uid, err
 	}
-	return r.replaceSpec(ctx, live, o, fieldOwner(obj))
+	return uid, r.replaceSpec(ctx, live, o, fieldOwner(obj))
 }
 
 func fieldOwner(obj *v1alpha1.GitSource) client.FieldOwner {
@@ -226,21 +240,6 @@ func declaredError(o desired.Object, err error) error {
 		return &reasonError{"Forbidden", true, where}
 	}
 	return &reasonError{"ApplyFailed", true, where}
-}
-
-// uids reads the identities of the declared objects after the apply.
-func (r *sourceReconciler) uids(ctx context.Context, state *desired.State) (map[string]string, error) {
-	out := map[string]string{}
-	for _, o := range state.Objects {
-		live, _, err := r.read(ctx, o.Kind, o.Name)
-		if err != nil {
-			return nil, err
-		}
-		if live != nil {
-			out[objectKey(o)] = string(live.GetUID())
-		}
-	}
-	return out, nil
 }
 
 // prune deletes what left Git. Objects of our kinds are deleted only where they

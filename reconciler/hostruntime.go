@@ -71,8 +71,8 @@ func newHostRuntime(o *Operator) (*hostRuntime, error) {
 	h.fleet, err = fleet.New(fleet.Config{
 		Identity: identity, ClusterUID: o.uid, Version: o.opts.Version, Now: o.opts.Now,
 		Changed: func(string) {
-			notify(h.hostChanged, "")
-			notify(h.poolChanged, "")
+			notify(h.hostChanged)
+			notify(h.poolChanged)
 		},
 	})
 	if err != nil {
@@ -98,10 +98,10 @@ func newHostRuntime(o *Operator) (*hostRuntime, error) {
 	return h, err
 }
 
-// notify queues a wake-up; a full queue holds enough of them.
-func notify(ch chan event.TypedGenericEvent[string], name string) {
+// notify wakes all who listen; a full queue holds enough wake-ups.
+func notify(ch chan event.TypedGenericEvent[string]) {
 	select {
-	case ch <- event.TypedGenericEvent[string]{Object: name}:
+	case ch <- event.TypedGenericEvent[string]{}:
 	default:
 	}
 }
@@ -169,7 +169,7 @@ func (h *hostRuntime) setRollouts(pool string, states map[string]v1alpha1.HostRo
 		return
 	}
 	h.syncer.Rollouts(pool, states)
-	notify(h.hostChanged, "")
+	notify(h.hostChanged)
 }
 
 // forgetPool forgets a NodeOS that was deleted.

@@ -70,3 +70,8 @@ func (m *releaseMetrics) pool(obj *v1alpha1.NodeOS) {
 		m.hosts.WithLabelValues(obj.Name, state).Set(float64(n))
 	}
 }
+
+// forgetPool drops what is known of a pool that is gone.
+func (m *releaseMetrics) forgetPool(name string) {
+	m.hosts.DeletePartialMatch(prometheus.Labels{"nodeos": name})
+}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
@@ -78,6 +79,10 @@ type osVerdict struct {
 // retryUnverified is how often a refused image is looked at again.
 const retryUnverified = 30 * time.Second
 
+// verifyTime bounds one look at an image's signatures: hosts in flight wait for
+// it.
+const verifyTime = 15 * time.Second
+
 // Reconcile implements the controller of NodeOS: one pass of the executor.
 func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if err := r.waitReady(ctx); err != nil {
@@ -86,8 +91,8 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	var obj v1alpha1.NodeOS
 	err := r.client.Get(ctx, req.NamespacedName, &obj)
 	if apierrors.IsNotFound(err) {
-		r.hosts.forgetPool(req.Name)
-		return ctrl.Result{}, nil
+		r.forget(req.Name)
+		return ctrl.Result{}, r.store.DropPool(ctx, req.Name)
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -96,23 +101,27 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	before := obj.DeepCopy()
-	if held := r.notMeant(ctx, &obj); held.Reason != "" {
+	// A pool that is being deleted begins nothing: its hosts in flight are
+	// brought to an end whatever its spec says now, or it would never go.
+	if held := r.notMeant(ctx, &obj); held.Reason != "" && obj.DeletionTimestamp.IsZero() {
 		if held.Reason == status.ReasonPending {
 			// A new process: what the status says stands until more is known.
 			return ctrl.Result{RequeueAfter: time.Second}, nil
 		}
-		obj.Status.ObservedGeneration = obj.Generation
-		obj.Status.Conditions = status.Fold(obj.Status.Conditions, obj.Generation, metav1.NewTime(r.now()), heldConditions(held))
-		return ctrl.Result{RequeueAfter: 5 * time.Second}, r.patchStatus(ctx, before, &obj)
+		return ctrl.Result{RequeueAfter: 5 * time.Second}, r.hold(ctx, before, &obj, held)
 	}
-	pool := executor.Pool{NodeOS: &obj}
+	if err := r.hosts.ready(ctx); err != nil {
+		return r.refuse(ctx, before, &obj, err)
+	}
+	planned, err := r.braked(ctx, &obj)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	pool := executor.Pool{NodeOS: planned}
 	verdict := r.verify(ctx, &obj)
 	pool.Product = verdict.product
 	if verdict.err != nil {
 		pool.Unverified, pool.UnverifiedReason = verdict.err.Error(), reasonOf(verdict.err, "FetchFailed")
-	}
-	if err := r.hosts.ready(ctx); err != nil {
-		return ctrl.Result{}, err
 	}
 	result, err := r.hosts.executor.Pass(ctx, pool)
 	if errors.Is(err, ledger.ErrSuperseded) {
@@ -151,20 +160,70 @@ func (r *poolReconciler) refuse(ctx context.Context, before, obj *v1alpha1.NodeO
 	if reason == "" {
 		return ctrl.Result{}, err
 	}
-	obj.Status.ObservedGeneration = obj.Generation
-	obj.Status.Conditions = status.Fold(obj.Status.Conditions, obj.Generation, metav1.NewTime(r.now()),
-		heldConditions(status.HeldBy{Reason: reason, Message: err.Error()}))
-	if err := r.patchStatus(ctx, before, obj); err != nil {
+	if err := r.hold(ctx, before, obj, status.HeldBy{Reason: reason, Message: err.Error()}); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: retryUnverified}, nil
 }
 
+// hold shows what keeps a pool from being acted upon.
+func (r *poolReconciler) hold(ctx context.Context, before, obj *v1alpha1.NodeOS, held status.HeldBy) error {
+	obj.Status.ObservedGeneration = obj.Generation
+	obj.Status.Conditions = status.Fold(obj.Status.Conditions, obj.Generation, metav1.NewTime(r.now()), heldConditions(held))
+	return r.patchStatus(ctx, before, obj)
+}
+
+// forget drops what is kept of a pool that is gone.
+func (r *poolReconciler) forget(name string) {
+	r.hosts.forgetPool(name)
+	r.gauges.forgetPool(name)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.verified, name)
+	delete(r.passed, name)
+}
+
+// braked returns the pool as it is planned: a release that is paused or
+// suspended begins nothing new on the hosts of the NodeOS objects that its
+// payload carries either.
+func (r *poolReconciler) braked(ctx context.Context, obj *v1alpha1.NodeOS) (*v1alpha1.NodeOS, error) {
+	name, _, _ := r.carrier(obj)
+	if _, _, declared := r.store.Owner(v1alpha1.KindNodeOS, obj.Name); declared || name == "" {
+		return obj, nil
+	}
+	var release v1alpha1.ClusterRelease
+	err := r.client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: name}, &release)
+	if apierrors.IsNotFound(err) {
+		return obj, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read ClusterRelease/%s, which carries NodeOS/%s: %w", name, obj.Name, err)
+	}
+	return brakedBy(obj, &release), nil
+}
+
+// brakedBy puts the brakes of a release on a pool that it carries.
+func brakedBy(obj *v1alpha1.NodeOS, release *v1alpha1.ClusterRelease) *v1alpha1.NodeOS {
+	why, paused := release.Annotations[v1alpha1.AnnotationPaused]
+	if !paused && !release.Spec.Suspend {
+		return obj
+	}
+	planned := obj.DeepCopy()
+	planned.Spec.Suspend = planned.Spec.Suspend || release.Spec.Suspend
+	if _, own := planned.Annotations[v1alpha1.AnnotationPaused]; paused && !own {
+		if planned.Annotations == nil {
+			planned.Annotations = map[string]string{}
+		}
+		planned.Annotations[v1alpha1.AnnotationPaused] = fmt.Sprintf("ClusterRelease/%s, which carries it, is paused: %s", release.Name, foreign.Line(why))
+	}
+	return planned
+}
+
 func heldConditions(held status.HeldBy) []status.Condition {
 	return []status.Condition{
 		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: held.Reason, Message: held.Message},
-		{Type: v1alpha1.ConditionReconciling, Status: metav1.ConditionFalse, Reason: held.Reason, Message: held.Message},
-		{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: held.Reason, Message: held.Message},
+		{Type: v1alpha1.ConditionReconciling, Status: status.Bool(held.Passes), Reason: held.Reason, Message: held.Message},
+		{Type: v1alpha1.ConditionStalled, Status: status.Bool(!held.Passes), Reason: held.Reason, Message: held.Message},
 	}
 }
 
@@ -195,25 +254,52 @@ func (r *poolReconciler) notMeant(ctx context.Context, obj *v1alpha1.NodeOS) sta
 	if _, _, ok := r.store.Owner(v1alpha1.KindNodeOS, obj.Name); ok {
 		return held
 	}
-	manifest, release, ok := r.releases.manifest(payload.ObjectID{
+	live, err := desired.SpecHash(obj.Spec)
+	if err != nil {
+		return status.HeldBy{Reason: "InvalidSpec", Message: err.Error()}
+	}
+	release, manifest, met := r.carrier(obj)
+	if manifest != nil {
+		want, err := r.manifestHash(ctx, manifest)
+		if err != nil {
+			return status.HeldBy{Reason: "InvalidManifest", Message: err.Error()}
+		}
+		if live == want {
+			logOnce(log.FromContext(ctx), r.store.SetPool(ctx, release, obj.Name, live), "the pool that was met can't be remembered")
+			return status.HeldBy{}
+		}
+	}
+	// The payload isn't loaded yet, or its successor is on its way and hasn't
+	// come to this object: what was met last is meant still.
+	if live == met {
+		return status.HeldBy{}
+	}
+	switch {
+	case manifest != nil || met != "":
+		return status.HeldBy{Reason: status.ReasonNotFromSource, Passes: true, Message: fmt.Sprintf(
+			"its spec isn't what ClusterRelease/%s said; it is being put back; to change it, release it anew", release)}
+	case r.releases.loading():
+		return status.HeldBy{Reason: status.ReasonPending, Message: "a release that may declare it is being loaded"}
+	default:
+		return held
+	}
+}
+
+// carrier returns the release whose payload carries a NodeOS: its manifest, nil
+// if no payload that is loaded has one, and the spec hash as it was met last,
+// "" if it never was.
+func (r *poolReconciler) carrier(obj *v1alpha1.NodeOS) (release string, manifest *payload.Manifest, met string) {
+	release, met, _ = r.store.PoolOwner(obj.Name)
+	manifest, loaded, ok := r.releases.manifest(payload.ObjectID{
 		Group: v1alpha1.Group, Kind: v1alpha1.KindNodeOS, Namespace: v1alpha1.Namespace, Name: obj.Name,
 	})
 	if !ok {
-		if r.releases.loading() {
-			return status.HeldBy{Reason: status.ReasonPending, Message: "a release that may declare it is being loaded"}
-		}
-		return held
+		return release, nil, met
 	}
-	want, err := r.manifestHash(ctx, manifest)
-	if err != nil {
-		return status.HeldBy{Reason: "InvalidManifest", Message: err.Error()}
+	if loaded != release {
+		met = ""
 	}
-	live, err := desired.SpecHash(obj.Spec)
-	if err != nil || live != want {
-		return status.HeldBy{Reason: status.ReasonNotFromSource, Message: fmt.Sprintf(
-			"its spec isn't what ClusterRelease/%s said; it is being put back", release)}
-	}
-	return status.HeldBy{}
+	return loaded, manifest, met
 }
 
 // manifestHash is the spec hash of a NodeOS in a payload, with its defaults.
@@ -256,10 +342,8 @@ func (r *poolReconciler) originOf(obj *v1alpha1.NodeOS) origin {
 	if from, _, ok := r.sources.origin(v1alpha1.KindNodeOS, obj.Name); ok {
 		return from
 	}
-	_, release, ok := r.releases.manifest(payload.ObjectID{
-		Group: v1alpha1.Group, Kind: v1alpha1.KindNodeOS, Namespace: v1alpha1.Namespace, Name: obj.Name,
-	})
-	if !ok {
+	release, _, _ := r.carrier(obj)
+	if release == "" {
 		return origin{}
 	}
 	from, _, _ := r.sources.origin(v1alpha1.KindClusterRelease, release)
@@ -290,14 +374,16 @@ func (r *poolReconciler) verify(ctx context.Context, obj *v1alpha1.NodeOS) osVer
 	})
 	if err == nil {
 		var signed verify.Signed
+		limited, cancel := context.WithTimeout(ctx, verifyTime)
+		defer cancel()
 		// What ran before may be gone back to, whatever expired since.
-		signed, err = verifier.OS(ctx, verify.Request{
+		signed, err = verifier.OS(limited, verify.Request{
 			Name: obj.Name, Source: from.url, Image: obj.Spec.OS.Image, Version: obj.Spec.OS.Version, Standing: r.ran(obj),
 		})
 		verdict.product = signed.Product()
 	}
 	verdict.err = err
-	if errors.Is(err, context.Canceled) {
+	if ctx.Err() != nil {
 		return verdict
 	}
 	r.mu.Lock()

@@ -124,6 +124,7 @@ func New(ctx context.Context, opts Options) (*Operator, error) {
 	o.fail = func(error) {}
 	o.base = base{
 		client:  mgr.GetClient(),
+		live:    mgr.GetAPIReader(),
 		store:   accepted.New(kube.CoreV1().ConfigMaps(v1alpha1.Namespace)),
 		events:  recorder,
 		metrics: metrics.MustMakeRecorder(),
@@ -276,6 +277,9 @@ func (g *group) run(ctx context.Context) {
 	g.ctx = ctx
 	g.mu.Unlock()
 	<-ctx.Done()
+	// Whoever holds the lock now either sees the end or is waited for.
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.wg.Wait()
 }
 

@@ -10,8 +10,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/discovery"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,6 +50,8 @@ type releases struct {
 	log       logr.Logger
 	// changed wakes the controller of the release with that name.
 	changed chan event.TypedGenericEvent[string]
+	// ready is closed once the store was loaded.
+	ready <-chan struct{}
 
 	mu     sync.Mutex
 	byName map[string]*releaseRuntime
@@ -57,13 +61,46 @@ type releases struct {
 type releaseRuntime struct {
 	name           string
 	serviceAccount string
-	deletion       v1alpha1.DeletionPolicy
 	worker         *worker.SyncWorker
 	engine         *apply.Engine
 	builder        *objectBuilder
 	retriever      *retriever
 	checks         *checks
 	stop           func()
+
+	// written is when its status was written last; guarded by the controller,
+	// which looks at one release at a time.
+	written time.Time
+}
+
+// progressPause is the least time between two writes of status that only tell
+// progress: an apply of a thousand objects isn't accompanied by as many writes.
+const progressPause = time.Second
+
+// early returns how long a write of status should wait still, zero if it's due.
+func (rt *releaseRuntime) early(before, obj *v1alpha1.ClusterRelease, now time.Time) time.Duration {
+	if onlyProgress(&before.Status, &obj.Status) {
+		if wait := progressPause - now.Sub(rt.written); wait > 0 && wait <= progressPause {
+			return wait
+		}
+	}
+	rt.written = now
+	return 0
+}
+
+// onlyProgress reports whether nothing but counts and messages differs.
+func onlyProgress(a, b *v1alpha1.ClusterReleaseStatus) bool {
+	a, b = a.DeepCopy(), b.DeepCopy()
+	if (a.Progress == nil) != (b.Progress == nil) || a.Progress != nil && a.Progress.State != b.Progress.State {
+		return false
+	}
+	a.Progress, b.Progress = nil, nil
+	for _, s := range []*v1alpha1.ClusterReleaseStatus{a, b} {
+		for i := range s.Conditions {
+			s.Conditions[i].Message = ""
+		}
+	}
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 func newReleases(o *Operator, images *imageAccess, shared *applyShared, checker *health.Checker) *releases {
@@ -73,6 +110,7 @@ func newReleases(o *Operator, images *imageAccess, shared *applyShared, checker 
 		images: images, shared: shared, health: checker, gauges: o.base.gauges, log: o.opts.Log.WithName("release"),
 		reader: o.manager.GetAPIReader(), discovery: o.kube.Discovery(),
 		changed: make(chan event.TypedGenericEvent[string], 64), byName: map[string]*releaseRuntime{},
+		ready: o.ready,
 	}
 }
 
@@ -82,6 +120,7 @@ func (r *releases) Start(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		r.wakeKnown(ctx)
 		r.followTrust(ctx)
 	}()
 	r.run(ctx)
@@ -91,6 +130,23 @@ func (r *releases) Start(ctx context.Context) error {
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*releases) NeedLeaderElection() bool { return true }
+
+// wakeKnown has every release looked at that an earlier process knew: one that
+// was deleted meanwhile has no object that would lead to a look.
+func (r *releases) wakeKnown(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-r.ready:
+	}
+	for name := range r.store.Releases() {
+		select {
+		case <-ctx.Done():
+			return
+		case r.changed <- event.TypedGenericEvent[string]{Object: name}:
+		}
+	}
+}
 
 // followTrust wakes the workers when what was accepted changes: a new trust
 // document may accept what the old one refused.
@@ -130,35 +186,40 @@ func (r *releases) get(name string) *releaseRuntime {
 	return r.byName[name]
 }
 
-// ensure returns the runtime of a ClusterRelease, made at the first call; one
-// that applies as another service account is ended first.
+// ensure returns the runtime of a ClusterRelease that is as its source said,
+// made at the first call; one that applies as another service account is ended
+// first.
 func (r *releases) ensure(ctx context.Context, obj *v1alpha1.ClusterRelease) (*releaseRuntime, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	account := obj.Spec.ServiceAccountName
-	if account == "" {
-		account = "lockstep-applier"
+	account := accountOf(obj.Spec.ServiceAccountName)
+	// Before the first write: the end may come while nobody looks.
+	if err := r.store.SetEnd(ctx, obj.Name, string(obj.Spec.DeletionPolicy), account); err != nil {
+		return nil, err
 	}
-	if rt := r.byName[obj.Name]; rt != nil {
-		rt.deletion = obj.Spec.DeletionPolicy
+	if rt := r.get(obj.Name); rt != nil {
 		if rt.serviceAccount == account {
 			return rt, nil
 		}
-		rt.stop()
-		rt.engine.Close()
-		delete(r.byName, obj.Name)
+		r.end(obj.Name)
 	}
 	rt, err := r.start(ctx, obj, account)
 	if err != nil {
 		return nil, err
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.byName[obj.Name] = rt
 	return rt, nil
 }
 
-// start makes and starts a runtime.
-func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, account string) (*releaseRuntime, error) {
-	name := obj.Name
+func accountOf(name string) string {
+	if name == "" {
+		return "lockstep-applier"
+	}
+	return name
+}
+
+// engine makes the apply engine of a release and reads its inventory.
+func (r *releases) engine(ctx context.Context, name, account string) (*apply.Engine, error) {
 	log := r.log.WithValues("release", name)
 	engine, err := apply.New(apply.Config{
 		Owner: ownerOf(name), REST: r.shared.as(account), Live: r.shared.live, Inventory: r.maps, Namespace: v1alpha1.Namespace,
@@ -175,8 +236,18 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 	for _, p := range problems {
 		log.Info("inventory", "problem", p)
 	}
+	return engine, nil
+}
+
+// start makes and starts a runtime.
+func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, account string) (*releaseRuntime, error) {
+	name := obj.Name
+	engine, err := r.engine(ctx, name, account)
+	if err != nil {
+		return nil, err
+	}
 	rt := &releaseRuntime{
-		name: name, serviceAccount: account, deletion: obj.Spec.DeletionPolicy, engine: engine,
+		name: name, serviceAccount: account, engine: engine, written: r.opts.Now(),
 		builder: &objectBuilder{engine: engine, health: r.health, now: r.opts.Now, policy: policyOf(&obj.Spec)},
 		retriever: &retriever{
 			name: name, registry: r.images, policy: r.policy, now: r.opts.Now,
@@ -189,7 +260,7 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 	rt.retriever.mark = r.mark
 	rt.checks = &checks{
 		name: name, engine: engine, store: r.store, policy: r.policy, live: r.shared.live, reader: r.reader, discovery: r.discovery,
-		spec: *obj.Spec.DeepCopy(),
+		now: r.opts.Now, spec: *obj.Spec.DeepCopy(),
 	}
 	rt.worker, err = worker.New(worker.Config{
 		Retriever: rt.retriever, Preconditions: rt.checks, Builder: rt.builder, Reporter: reporter{r, name},
@@ -197,26 +268,49 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 		Seed: seedOf(obj), Now: r.opts.Now,
 	})
 	if err != nil {
+		engine.Close()
 		return nil, fmt.Errorf("worker of ClusterRelease/%s: %w", name, err)
 	}
-	stopWorker, ok := r.goWith(func(ctx context.Context) { rt.worker.Start(ctx, applyWorkers) })
-	if !ok {
+	if !r.launch(rt) {
 		engine.Close()
 		return nil, fmt.Errorf("ClusterRelease/%s: %w", name, context.Canceled)
 	}
+	return rt, nil
+}
+
+// launch starts the goroutines of a runtime; it reports false at the end of the
+// process.
+func (r *releases) launch(rt *releaseRuntime) bool {
+	stopWorker, ok := r.goWith(func(ctx context.Context) {
+		rt.worker.Start(ctx, applyWorkers)
+		r.flush(ctx, rt)
+	})
+	if !ok {
+		return false
+	}
 	stopDrift, ok := r.goWith(func(ctx context.Context) {
-		logOnce(log, engine.Watch(ctx, rt.worker.Drifted), "watching for drift ended")
+		logOnce(r.log.WithValues("release", rt.name), rt.engine.Watch(ctx, rt.worker.Drifted), "watching for drift ended")
 	})
 	if !ok {
 		stopWorker()
-		engine.Close()
-		return nil, fmt.Errorf("ClusterRelease/%s: %w", name, context.Canceled)
+		return false
 	}
 	rt.stop = func() {
 		stopDrift()
 		stopWorker()
 	}
-	return rt, nil
+	return true
+}
+
+// flushTime bounds the last write of an inventory.
+const flushTime = 5 * time.Second
+
+// flush writes what the last applies added to the inventory, also when the
+// process ends: which objects were made here decides what may be pruned.
+func (r *releases) flush(ctx context.Context, rt *releaseRuntime) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
+	defer cancel()
+	logOnce(r.log.WithValues("release", rt.name), rt.engine.Flush(ctx), "the inventory can't be written")
 }
 
 // seedOf makes jitter and order differ from cluster to cluster, and stay the
@@ -259,25 +353,38 @@ func standing(record accepted.Release, d worker.Desired) bool {
 	return false
 }
 
-// remove ends the runtime of a ClusterRelease that was deleted. Its objects
-// stay unless its deletion policy, as it was last seen, says Prune.
-func (r *releases) remove(ctx context.Context, name string) error {
+// end stops a release's runtime. Its inventory and what is remembered of it stay.
+func (r *releases) end(name string) {
 	r.mu.Lock()
 	rt := r.byName[name]
 	delete(r.byName, name)
 	r.mu.Unlock()
-	if rt == nil {
+	if rt != nil {
+		rt.stop()
+		rt.engine.Close()
+	}
+}
+
+// remove forgets a ClusterRelease that was deleted, also while no process ran,
+// and whose runtime has ended. Its objects stay unless its deletion policy, as
+// the source said it last, is Prune. After an error it is to be called again.
+func (r *releases) remove(ctx context.Context, name string) error {
+	record, known := r.store.Releases()[name]
+	if !known {
 		return nil
 	}
-	rt.stop()
-	defer rt.engine.Close()
-	if rt.deletion == v1alpha1.DeletionPrune {
-		if _, err := rt.engine.Prune(ctx, nil, apply.PruneOptions{All: true}); err != nil {
+	engine, err := r.engine(ctx, name, accountOf(record.ServiceAccount))
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	if record.Deletion == string(v1alpha1.DeletionPrune) {
+		if _, err := engine.Prune(ctx, nil, apply.PruneOptions{All: true}); err != nil {
 			return fmt.Errorf("delete the objects of ClusterRelease/%s: %w", name, err)
 		}
 	}
-	if err := rt.engine.Forget(ctx); err != nil {
-		return err
+	if err := engine.Forget(ctx); err != nil {
+		return fmt.Errorf("forget ClusterRelease/%s: %w", name, err)
 	}
 	return r.store.DropRelease(ctx, name)
 }

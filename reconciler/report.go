@@ -12,7 +12,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -112,19 +111,26 @@ func (r *reports) watch(ctx context.Context) error {
 	return nil
 }
 
-// settle is how long a burst of changes is gathered before a report is made.
+// settle is how long changes are gathered before a report is made. It begins
+// with the first of them: a rollout that changes something all the time is
+// reported all the same.
 const settle = 300 * time.Millisecond
 
 func (r *reports) loop(ctx context.Context) {
 	timer := time.NewTimer(settle)
 	defer timer.Stop()
+	pending := true
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.dirty:
-			timer.Reset(settle)
+			if !pending {
+				timer.Reset(settle)
+			}
+			pending = true
 		case <-timer.C:
+			pending = false
 			logOnce(r.log, r.report(ctx), "the report can't be made")
 		case p := <-r.results:
 			logOnce(r.log, r.told(ctx, p), "the result of the write-back can't be kept")
@@ -139,6 +145,7 @@ func (r *reports) report(ctx context.Context) error {
 		return err
 	}
 	seen := map[string]bool{}
+	var failures []error
 	for i := range w.sources {
 		source := &w.sources[i]
 		if source.Spec.WriteBack == nil || source.Spec.Suspend {
@@ -151,7 +158,8 @@ func (r *reports) report(ctx context.Context) error {
 		seen[source.Name] = true
 		writer, err := r.writer(source, record)
 		if err != nil {
-			return r.told(ctx, published{source: source.Name, Result: writeback.Result{Err: err, Time: r.now()}})
+			failures = append(failures, r.told(ctx, published{source: source.Name, Result: writeback.Result{Err: err, Time: r.now()}}))
+			continue
 		}
 		if writer != nil {
 			writer.Put(w.report(source, r.opts.doors()))
@@ -165,7 +173,7 @@ func (r *reports) report(ctx context.Context) error {
 			delete(r.writers, name)
 		}
 	}
-	return nil
+	return errors.Join(failures...)
 }
 
 // writer returns the writer of a source, made anew when its declaration changed.
@@ -252,13 +260,7 @@ func (r *reports) told(ctx context.Context, p published) error {
 			return err
 		}
 	}
-	for range 5 {
-		err := r.tellStatus(ctx, p)
-		if !apierrors.IsConflict(err) {
-			return err
-		}
-	}
-	return nil // the next result says it again
+	return r.tellStatus(ctx, p)
 }
 
 func (r *reports) tellStatus(ctx context.Context, p published) error {
@@ -267,8 +269,8 @@ func (r *reports) tellStatus(ctx context.Context, p published) error {
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	before := obj.DeepCopy()
 	now := metav1.NewTime(r.now().UTC().Truncate(time.Second))
+	var pushed *v1alpha1.StatusCommit
 	c := status.Condition{Type: v1alpha1.ConditionWriteBackReady, Status: metav1.ConditionTrue, Reason: "Pushed"}
 	switch {
 	case p.Err != nil && errors.Is(p.Err, context.Canceled):
@@ -282,8 +284,13 @@ func (r *reports) tellStatus(ctx context.Context, p published) error {
 			c.Reason = "StatusRewritten"
 			c.Message += "; the branch had been changed by others, its tip was " + p.Pushed.Rewritten
 		}
-		obj.Status.StatusCommit = &v1alpha1.StatusCommit{Revision: revision, Time: metav1.NewTime(p.Time.UTC().Truncate(time.Second))}
+		pushed = &v1alpha1.StatusCommit{Revision: revision, Time: metav1.NewTime(p.Time.UTC().Truncate(time.Second))}
 	}
-	obj.Status.Conditions = status.Fold(obj.Status.Conditions, obj.Generation, now, []status.Condition{c})
-	return r.patchStatus(ctx, before, &obj)
+	return r.patchFresh(ctx, &obj, func(o *v1alpha1.GitSource) bool {
+		if pushed != nil {
+			o.Status.StatusCommit = pushed
+		}
+		o.Status.Conditions = status.Fold(o.Status.Conditions, o.Generation, now, []status.Condition{c})
+		return true
+	})
 }

@@ -24,6 +24,8 @@ import (
 type origin struct {
 	// cluster is the cluster's name, url the source's.
 	cluster, url string
+	// serial changes when the source is read in another way.
+	serial int
 	// tree returns the files of a revision of that source, and how the
 	// revision was verified; nil where no source is at hand.
 	tree func(ctx context.Context, revision string) (fs.FS, verify.Commit, error)
@@ -59,11 +61,14 @@ type imageAccess struct {
 	fetcher  *image.Fetcher
 }
 
-// setOrigin says who declares the release now.
-func (r *retriever) setOrigin(o origin) {
+// setOrigin says who declares the release now, and reports whether that is
+// another than before.
+func (r *retriever) setOrigin(o origin) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	was := r.origin
 	r.origin = o
+	return was.cluster != o.cluster || was.url != o.url || was.serial != o.serial
 }
 
 func (r *retriever) snapshot() (origin, *payload.Payload, map[trust.Digest]time.Time) {

@@ -36,7 +36,9 @@ type conditioned interface {
 
 // base is what all controllers share.
 type base struct {
-	client  client.Client
+	client client.Client
+	// live reads from the API server, where the cache may be behind.
+	live    client.Reader
 	store   *accepted.Store
 	events  events.Recorder
 	metrics *metrics.Recorder
@@ -72,6 +74,28 @@ func (b *base) patchStatus(ctx context.Context, before, obj conditioned) error {
 	}
 	b.announce(before, obj)
 	return nil
+}
+
+// patchFresh changes the status of a GitSource, which has two writers. After a
+// conflict the object is read anew, and change is asked again; change returns
+// false if there is nothing to say about what it is given.
+func (b *base) patchFresh(ctx context.Context, obj *v1alpha1.GitSource, change func(*v1alpha1.GitSource) bool) error {
+	const tries = 5
+	for i := 1; ; i++ {
+		before := obj.DeepCopy()
+		if !change(obj) {
+			return nil
+		}
+		err := b.patchStatus(ctx, before, obj)
+		if !apierrors.IsConflict(err) || i == tries {
+			return err
+		}
+		fresh := &v1alpha1.GitSource{}
+		if err := b.live.Get(ctx, client.ObjectKeyFromObject(obj), fresh); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		obj = fresh
+	}
 }
 
 // record sets the condition metrics of the object.
@@ -151,10 +175,15 @@ func retriable(err error) bool {
 }
 
 // quiet turns a conflict, which the next try settles, into a retry that nobody
-// is told about.
-func quiet(r reconcile.Reconciler) reconcile.Reconciler {
+// is told about. A store that somebody else wrote ends the process: it acts on
+// what was accepted, and must read that anew.
+func (o *Operator) quiet(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		result, err := r.Reconcile(ctx, req)
+		if errors.Is(err, accepted.ErrLost) {
+			o.fail(err)
+			return reconcile.Result{}, err
+		}
 		if apierrors.IsConflict(err) {
 			return reconcile.Result{RequeueAfter: 200 * time.Millisecond}, nil
 		}

@@ -38,6 +38,8 @@ type sourceRuntimes struct {
 
 	mu     sync.Mutex
 	byName map[string]*sourceRuntime
+	// made counts the runtimes that were made.
+	made int
 }
 
 // sourceRuntime is one GitSource at work. Its fields are guarded by the lock
@@ -46,6 +48,10 @@ type sourceRuntime struct {
 	name string
 	spec v1alpha1.GitSourceSpec
 	git  *git.Source
+	// serial tells the runtimes of one source apart.
+	serial int
+	// failures counts the looks since the last one that came to its end.
+	failures int
 	// state is what was accepted last in this process, nil before; pending is
 	// what is being applied.
 	state, pending *desired.State
@@ -64,15 +70,17 @@ func newSourceRuntimes(o *Operator) *sourceRuntimes {
 }
 
 // get returns the runtime for a GitSource, made anew when the way in which it
-// reads has changed.
+// reads has changed. It is called by the controller of GitSources alone, which
+// looks at one source at a time.
 func (s *sourceRuntimes) get(obj *v1alpha1.GitSource) (*sourceRuntime, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	rt := s.byName[obj.Name]
 	if rt != nil && equality.Semantic.DeepEqual(readingPart(&rt.spec), readingPart(&obj.Spec)) {
 		rt.spec = *obj.Spec.DeepCopy()
+		s.mu.Unlock()
 		return rt, nil
 	}
+	s.mu.Unlock()
 	cfg, err := s.config(obj)
 	if err != nil {
 		return nil, err
@@ -85,7 +93,17 @@ func (s *sourceRuntimes) get(obj *v1alpha1.GitSource) (*sourceRuntime, error) {
 	if rt != nil {
 		next.state, next.applied = rt.state, rt.applied
 	}
+	// Both would use one mirror: the old one ends before the new one begins.
+	if err := s.drop(obj.Name); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.made++
+	next.serial = s.made
 	s.byName[obj.Name] = next
+	s.mu.Unlock()
+	// A payload path that couldn't be read without it can be now.
+	notify(s.changed)
 	return next, nil
 }
 
@@ -152,12 +170,18 @@ func (s *sourceRuntimes) authorities() ([]git.Authority, error) {
 	return out, nil
 }
 
-// drop forgets the runtime of a source that was deleted. What it declared goes
-// on being reconciled as it was accepted last.
-func (s *sourceRuntimes) drop(name string) {
+// drop forgets the runtime of a source that was deleted or is read in another
+// way, and waits for the calls that use its mirror. What it declared goes on
+// being reconciled as it was accepted last.
+func (s *sourceRuntimes) drop(name string) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	rt := s.byName[name]
 	delete(s.byName, name)
+	s.mu.Unlock()
+	if rt == nil {
+		return nil
+	}
+	return rt.git.Close()
 }
 
 // update changes the runtime's state under the lock, and wakes those who act on
@@ -166,8 +190,22 @@ func (s *sourceRuntimes) update(f func()) {
 	s.mu.Lock()
 	f()
 	s.mu.Unlock()
-	notify(s.changed, "")
-	notify(s.poolsChanged, "")
+	notify(s.changed)
+	notify(s.poolsChanged)
+}
+
+// failed counts the failed looks at a source since the last good one.
+func (s *sourceRuntimes) failed(name string, yes bool) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rt := s.byName[name]
+	if rt == nil {
+		return 1
+	}
+	if rt.failures++; !yes {
+		rt.failures = 0
+	}
+	return rt.failures
 }
 
 // notFromSource is wall 3: it returns why the object must not be acted upon,
@@ -184,9 +222,54 @@ func (s *sourceRuntimes) notFromSource(obj client.Object, kind string, spec any)
 	}
 	message := "no accepted revision of a GitSource declares it; declare it in Git"
 	if ok {
-		message = fmt.Sprintf("its spec isn't what GitSource/%s said; it is being put back", source)
+		message = fmt.Sprintf("its spec isn't what GitSource/%s said; it is being put back; to change it, change it in Git", source)
 	}
-	return status.HeldBy{Reason: status.ReasonNotFromSource, Message: message}
+	return status.HeldBy{Reason: status.ReasonNotFromSource, Message: message, Passes: ok}
+}
+
+// asDeclared reports whether an object is as its source declares it now, or in
+// the revision that is being applied.
+func (s *sourceRuntimes) asDeclared(obj client.Object) bool {
+	kind, spec := kindOf(obj)
+	hash, err := desired.SpecHash(spec)
+	if err != nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rt := s.byName[obj.GetAnnotations()[v1alpha1.AnnotationSource]]
+	if rt == nil {
+		return false
+	}
+	state := rt.pending
+	if state == nil {
+		state = rt.state
+	}
+	if state == nil {
+		return false
+	}
+	for _, o := range state.Objects {
+		if o.Kind == kind && o.Name == obj.GetName() {
+			return o.Hash == hash && contains(obj.GetLabels(), o.Manifest.GetLabels()) && contains(obj.GetAnnotations(), o.Manifest.GetAnnotations())
+		}
+	}
+	return false
+}
+
+// kindOf returns the kind and the spec of an object that a source declares.
+func kindOf(obj client.Object) (kind string, spec any) {
+	switch o := obj.(type) {
+	case *v1alpha1.GitSource:
+		return v1alpha1.KindGitSource, o.Spec
+	case *v1alpha1.ClusterRelease:
+		return v1alpha1.KindClusterRelease, o.Spec
+	case *v1alpha1.NodeOS:
+		return v1alpha1.KindNodeOS, o.Spec
+	case *v1alpha1.TrustPolicy:
+		return v1alpha1.KindTrustPolicy, o.Spec
+	default:
+		return "", nil
+	}
 }
 
 // isPending reports whether a verified revision that is being applied right now
@@ -227,32 +310,31 @@ func (s *sourceRuntimes) origin(kind, name string) (from origin, revision string
 	if rt := s.byName[source]; rt != nil {
 		return s.originOf(rt), record.Revision, true
 	}
-	return origin{cluster: record.Cluster, url: record.URL}, record.Revision, true
+	return origin{cluster: record.Cluster, url: record.URL, tree: s.treeOf(source)}, record.Revision, true
 }
 
 func (s *sourceRuntimes) originOf(rt *sourceRuntime) origin {
-	return origin{cluster: rt.spec.Cluster, url: rt.spec.URL, tree: s.treeOf(rt)}
+	return origin{cluster: rt.spec.Cluster, url: rt.spec.URL, serial: rt.serial, tree: s.treeOf(rt.name)}
 }
 
-// treeOf returns the reader of payload paths of a source. An unverified source
-// offers none: its files are anybody's.
-func (s *sourceRuntimes) treeOf(rt *sourceRuntime) func(context.Context, string) (fs.FS, verify.Commit, error) {
-	if rt.spec.Verify == nil {
-		return func(context.Context, string) (fs.FS, verify.Commit, error) {
-			return nil, verify.Commit{}, &reasonError{"SourceUnverified", false, fmt.Errorf(
-				"GitSource/%s isn't verified (spec.verify), so that no payload path of it is accepted", rt.name)}
-		}
-	}
+// treeOf returns the reader of payload paths of a source: of the runtime that
+// the source has when a path is read. An unverified source offers none: its
+// files are anybody's.
+func (s *sourceRuntimes) treeOf(name string) func(context.Context, string) (fs.FS, verify.Commit, error) {
 	return func(ctx context.Context, revision string) (fs.FS, verify.Commit, error) {
-		rev, err := sources.ParseRevision(revision)
-		if err != nil {
-			return nil, verify.Commit{}, fmt.Errorf("revision of GitSource/%s: %w", rt.name, err)
-		}
-		snap, err := rt.git.At(ctx, rev)
+		reader, mode, err := s.reader(name)
 		if err != nil {
 			return nil, verify.Commit{}, err
 		}
-		commit := verify.Commit{Mode: rt.spec.Verify.Mode, Revision: snap.Revision.String()}
+		rev, err := sources.ParseRevision(revision)
+		if err != nil {
+			return nil, verify.Commit{}, fmt.Errorf("revision of GitSource/%s: %w", name, err)
+		}
+		snap, err := reader.At(ctx, rev)
+		if err != nil {
+			return nil, verify.Commit{}, err
+		}
+		commit := verify.Commit{Mode: mode, Revision: snap.Revision.String()}
 		if snap.Signer != nil {
 			commit.Signer = snap.Signer.Name
 		}
@@ -260,13 +342,19 @@ func (s *sourceRuntimes) treeOf(rt *sourceRuntime) func(context.Context, string)
 	}
 }
 
-// cluster returns the name of the cluster that any source gives it, "" without
-// one.
-func (s *sourceRuntimes) cluster() string {
+// reader returns what reads a source's files, and how its revisions are
+// verified.
+func (s *sourceRuntimes) reader(name string) (*git.Source, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, rt := range s.byName {
-		return rt.spec.Cluster
+	rt := s.byName[name]
+	if rt == nil {
+		return nil, "", &reasonError{"SourceNotRead", true, fmt.Errorf(
+			"GitSource/%s isn't being read: it was deleted, is suspended, or wasn't looked at yet", name)}
 	}
-	return ""
+	if rt.spec.Verify == nil {
+		return nil, "", &reasonError{"SourceUnverified", false, fmt.Errorf(
+			"GitSource/%s isn't verified (spec.verify), so that no payload path of it is accepted", name)}
+	}
+	return rt.git, rt.spec.Verify.Mode, nil
 }

@@ -113,11 +113,11 @@ func progress(prev *v1alpha1.ReleaseProgress, w *worker.SyncWorkerStatus) *v1alp
 	p := &v1alpha1.ReleaseProgress{
 		State:    workerState(w),
 		Step:     string(w.Step),
-		Done:     int32(w.Done),    //nolint:gosec // a payload has at most 20,000 manifests
-		Total:    int32(w.Total),   //nolint:gosec // see above
-		Skipped:  int32(w.Skipped), //nolint:gosec // see above
+		Done:     int32(w.Done),                //nolint:gosec // a payload has at most 20,000 manifests
+		Total:    int32(w.Total),               //nolint:gosec // see above
+		Skipped:  int32(w.Skipped),             //nolint:gosec // see above
 		Attempt:  int32(min(w.Attempt, 1<<30)), //nolint:gosec // bounded beside it
-		RunLevel: int32(max(w.RunLevel, 0)), //nolint:gosec // a run level has at most four digits
+		RunLevel: int32(max(w.RunLevel, 0)),    //nolint:gosec // a run level has at most four digits
 		Summary:  fmt.Sprintf("%d/%d", w.Done, w.Total),
 	}
 	if !w.LastProgress.IsZero() {
