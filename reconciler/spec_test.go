@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/status"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+	"github.com/lockstep-dev/lockstep/sources"
+)
+
+func at(t time.Time) *metav1.Time {
+	out := metav1.NewTime(t)
+	return &out
+}
+
+func TestOverridesEndByTheClock(t *testing.T) {
+	spec := &v1alpha1.ClusterReleaseSpec{Overrides: []v1alpha1.Override{
+		{Kind: "Deployment", Name: "late", Unmanaged: true, Expires: at(epoch.Add(2 * time.Hour))},
+		{Kind: "Deployment", Name: "soon", Unmanaged: true, Expires: at(epoch.Add(time.Hour))},
+		{Kind: "Deployment", Name: "managed", Expires: at(epoch.Add(time.Minute))},
+		{Kind: "Deployment", Name: "forever", Unmanaged: true},
+	}}
+	for _, c := range []struct {
+		after time.Duration
+		names []string
+		next  time.Duration
+	}{
+		{0, []string{"forever", "late", "soon"}, time.Hour},
+		{time.Hour, []string{"forever", "late"}, time.Hour},
+		{2 * time.Hour, []string{"forever"}, 0},
+	} {
+		now := epoch.Add(c.after)
+		var names []string
+		for _, o := range overridesOf(spec, now) {
+			names = append(names, o.ID.Name)
+		}
+		if diff := cmp.Diff(c.names, names); diff != "" {
+			t.Errorf("overrides after %s (-want +got):\n%s", c.after, diff)
+		}
+		if got := nextExpiry(spec, now); got != c.next {
+			t.Errorf("next look after %s is in %s, want %s", c.after, got, c.next)
+		}
+	}
+}
+
+func TestHowAReleaseBegins(t *testing.T) {
+	done := func(v, image string) accepted.Completed { return accepted.Completed{Version: v, Image: image} }
+	for name, c := range map[string]struct {
+		completed []accepted.Completed
+		desired   worker.Desired
+		want      payload.State
+	}{
+		"a cluster that never had one initializes": {nil, worker.Desired{Version: "1.0.0"}, payload.Initializing},
+		"what is there is kept":                    {[]accepted.Completed{done("1.0.0", "a")}, worker.Desired{Version: "1.0.0", Image: "a"}, payload.Reconciling},
+		"the same version of another digest is an update": {
+			[]accepted.Completed{done("1.0.0", "a")}, worker.Desired{Version: "1.0.0", Image: "b"}, payload.Updating,
+		},
+		"a higher version is an update":       {[]accepted.Completed{done("1.9.0", "a")}, worker.Desired{Version: "1.10.0", Image: "b"}, payload.Updating},
+		"a lower version is a rollback":       {[]accepted.Completed{done("1.10.0", "a")}, worker.Desired{Version: "1.9.0", Image: "b"}, payload.RollingBack},
+		"what is no version is never a lower": {[]accepted.Completed{done("1.0.0", "a")}, worker.Desired{Version: "blue", Image: "b"}, payload.Updating},
+	} {
+		if got := stateOf(accepted.Release{Completed: c.completed}, c.desired); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestARestartGoesOnWithWhatWasChosen(t *testing.T) {
+	spec := &v1alpha1.ClusterReleaseSpec{Profile: "edge"}
+	selection := selectionOf(spec)
+	record := accepted.Release{
+		Chosen:    &accepted.Chosen{Version: "1.1.0", Path: "releases/1.1.0", Revision: "main@sha1:0123"},
+		Completed: []accepted.Completed{{Version: "1.1.0", Path: "releases/1.1.0"}, {Version: "1.0.0", Image: "a"}},
+	}
+	want := worker.Desired{Version: "1.1.0", Path: "releases/1.1.0", Revision: "main@sha1:0123", Selection: selection}
+	if diff := cmp.Diff(worker.Restore{Accepted: want, Applied: want}, restoreOf(record, spec)); diff != "" {
+		t.Errorf("same release (-want +got):\n%s", diff)
+	}
+	record.Completed = record.Completed[1:]
+	got := restoreOf(record, spec)
+	if diff := cmp.Diff(worker.Desired{Version: "1.0.0", Image: "a", Selection: selection}, got.Applied); diff != "" {
+		t.Errorf("an update was on its way (-want +got):\n%s", diff)
+	}
+	if got := restoreOf(accepted.Release{}, spec); !got.Accepted.Empty() || !got.Applied.Empty() {
+		t.Errorf("a new release restores %+v", got)
+	}
+}
+
+func TestOnlyTheLastTwoReleasesStand(t *testing.T) {
+	record := accepted.Release{Completed: []accepted.Completed{{Version: "3", Image: "c"}, {Version: "2", Image: "b"}, {Version: "1", Image: "a"}}}
+	for _, c := range []struct {
+		d    worker.Desired
+		want bool
+	}{
+		{worker.Desired{Version: "3", Image: "c"}, true},
+		{worker.Desired{Version: "2", Image: "b"}, true},
+		{worker.Desired{Version: "1", Image: "a"}, false},
+		{worker.Desired{Version: "3", Image: "x"}, false},
+	} {
+		if got := standing(record, c.d); got != c.want {
+			t.Errorf("standing(%s %s) = %v", c.d.Version, c.d.Image, got)
+		}
+	}
+}
+
+func TestSelectionSaysWhatTheSpecSays(t *testing.T) {
+	spec := &v1alpha1.ClusterReleaseSpec{
+		Profile: "edge", FeatureSet: "TechPreview", FeatureGates: []string{"A"},
+		Capabilities: &v1alpha1.Capabilities{Baseline: "None", Additional: []string{"console"}},
+	}
+	want := payload.Selection{
+		Profile: "edge", FeatureSet: "TechPreview", FeatureGates: []string{"A"}, EvaluateGates: true, Baseline: "None", Capabilities: []string{"console"},
+	}
+	if diff := cmp.Diff(want, selectionOf(spec)); diff != "" {
+		t.Errorf("selection (-want +got):\n%s", diff)
+	}
+	if got := selectionOf(&v1alpha1.ClusterReleaseSpec{}); got.Baseline != payload.BaselineAll || got.EvaluateGates {
+		t.Errorf("the default selection is %+v", got)
+	}
+}
+
+func TestPolicyDefaultsToACarefulPrune(t *testing.T) {
+	if p := policyOf(&v1alpha1.ClusterReleaseSpec{}); !p.prune || p.maxFraction != 20 {
+		t.Errorf("default policy %+v", p)
+	}
+	off, all := false, int32(100)
+	p := policyOf(&v1alpha1.ClusterReleaseSpec{Prune: &v1alpha1.PrunePolicy{Enabled: &off, MaxFraction: &all}})
+	if p.prune || p.maxFraction != 100 {
+		t.Errorf("policy %+v", p)
+	}
+}
+
+func TestProgressIsToldOnceASecond(t *testing.T) {
+	rt := &releaseRuntime{}
+	before := &v1alpha1.ClusterRelease{}
+	before.Status.Progress = &v1alpha1.ReleaseProgress{State: "Updating", Done: 1}
+	before.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "False", Message: "run level 10"}}
+	more := before.DeepCopy()
+	more.Status.Progress.Done, more.Status.Conditions[0].Message = 2, "run level 20"
+	if wait := rt.early(before, more, epoch); wait != 0 {
+		t.Errorf("the first write waits %s", wait)
+	}
+	if wait := rt.early(before, more, epoch.Add(300*time.Millisecond)); wait != 700*time.Millisecond {
+		t.Errorf("the second write waits %s, want 700ms", wait)
+	}
+	done := more.DeepCopy()
+	done.Status.Conditions[0].Status = "True"
+	if wait := rt.early(before, done, epoch.Add(300*time.Millisecond)); wait != 0 {
+		t.Errorf("a change of a condition waits %s", wait)
+	}
+}
+
+func TestARestartDoesntTouchWhatItDoesntKnowYet(t *testing.T) {
+	obj := &v1alpha1.ClusterRelease{ObjectMeta: metav1.ObjectMeta{Generation: 3}}
+	obj.Status.Accepted = &v1alpha1.ReleaseRef{Version: "1.0.0"}
+	obj.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: "True", ObservedGeneration: 3}}
+	facts := func() *status.ReleaseFacts { return &status.ReleaseFacts{Worker: &worker.SyncWorkerStatus{}} }
+	if !unknownYet(obj, facts()) {
+		t.Error("a worker that knows nothing yet would overwrite the status")
+	}
+	known := facts()
+	known.Worker.Actual.Version = "1.0.0"
+	refused := facts()
+	refused.Worker.Load.Failure = &worker.UpdateError{}
+	held := facts()
+	held.Held.Reason = status.ReasonPaused
+	for name, f := range map[string]*status.ReleaseFacts{"loaded": known, "refused": refused, "held": held} {
+		if unknownYet(obj, f) {
+			t.Errorf("%s: nothing is told", name)
+		}
+	}
+	obj.Generation = 4
+	if unknownYet(obj, facts()) {
+		t.Error("another generation isn't told of")
+	}
+}
+
+func TestTheBrakeOfAReleaseHoldsItsPools(t *testing.T) {
+	pool := &v1alpha1.NodeOS{ObjectMeta: metav1.ObjectMeta{Name: "workers"}}
+	release := &v1alpha1.ClusterRelease{ObjectMeta: metav1.ObjectMeta{Name: "platform"}}
+	if brakedBy(pool, release) != pool {
+		t.Error("a release without a brake changes the plan")
+	}
+	release.Annotations = map[string]string{v1alpha1.AnnotationPaused: "incident"}
+	got := brakedBy(pool, release)
+	if want := "ClusterRelease/platform, which carries it, is paused: incident"; got.Annotations[v1alpha1.AnnotationPaused] != want {
+		t.Errorf("brake = %q, want %q", got.Annotations[v1alpha1.AnnotationPaused], want)
+	}
+	if len(pool.Annotations) > 0 {
+		t.Error("the object itself was changed: the next status write would differ for ever")
+	}
+	release.Annotations, release.Spec.Suspend = nil, true
+	if !brakedBy(pool, release).Spec.Suspend || pool.Spec.Suspend {
+		t.Error("a suspended release must suspend the plan, and nothing else")
+	}
+	own := &v1alpha1.NodeOS{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationPaused: "own"}}}
+	release.Annotations = map[string]string{v1alpha1.AnnotationPaused: "incident"}
+	if got := brakedBy(own, release).Annotations[v1alpha1.AnnotationPaused]; got != "own" {
+		t.Errorf("the pool's own brake was replaced by %q", got)
+	}
+}
+
+func TestHostsOfURLsAndWhatIsShownOfThem(t *testing.T) {
+	for raw, want := range map[string]string{
+		"ssh://git@git.example.com/fleet.git": "git.example.com", "https://git.example.com:8443/fleet.git": "git.example.com:8443",
+		"file:///srv/fleet.git": "",
+	} {
+		if got, err := hostOf(raw); err != nil || got != want {
+			t.Errorf("hostOf(%s) = %q, %v", raw, got, err)
+		}
+	}
+	if _, err := hostOf("fleet.git"); err == nil {
+		t.Error("a URL without a host is accepted")
+	}
+	if got := redactURL("https://me:hunter2@git.example.com/x?token=hunter2"); got != "https://git.example.com/x" {
+		t.Errorf("redacted URL %q", got)
+	}
+}
+
+func TestTheSignerIsReadBackAsItWasWritten(t *testing.T) {
+	want := &sources.Signer{Name: "admin-1", Format: "ssh", Fingerprint: "SHA256:abc"}
+	if diff := cmp.Diff(want, parseSigner(signerText(want))); diff != "" {
+		t.Errorf("signer (-want +got):\n%s", diff)
+	}
+	if got := parseSigner("nobody"); got != nil {
+		t.Errorf("parseSigner of no signer = %+v", got)
+	}
+}
