@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench measures what the main job costs, beside its peers, on a real
+// control plane: etcd and kube-apiserver as child processes, nothing else.
+//
+// The peers do the same work on the same API server in the same round, in an
+// order that changes with the round, each on objects of its own: a bare loop of
+// patches over client-go, kubectl where there is one, and fluxcd/pkg/ssa, which
+// is a module and a process of its own (directory peers). What is compared are
+// ratios within a round; the row shows their median. Requests are those that
+// the API server counted, processor time is that of the processes' accounting:
+// trust the requests first, the processor time second and the clock last.
+//
+// It prints a table, writes bin/bench.json and is run by "make bench".
+// docs/performance.md keeps the latest table.
+package main

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is one run.
+type bench struct {
+	rounds int
+	// dir is for what the run needs and removes again.
+	dir string
+	log func(format string, args ...any)
+}
+
+// row measures something and returns lines of the table.
+type row struct {
+	name, about string
+	run         func(context.Context, *bench) ([]result, error)
+}
+
+// rows are all that can be measured, in the table's order.
+func rows() []row {
+	return []row{
+		{"apply", "1,000 objects: first, unchanged, after a restart; beside the peers", applyRows},
+		{"release", "862 tasks in the shape of a platform's release, level by level", releaseRows},
+		{"repair", "a foreign edit is undone, over 20 kinds", repairRows},
+		{"growth", "time an object from 100 to 5,000; memory at 1,000 and 5,000", growthRows},
+		{"payload", "load and graph of a real payload", payloadRows},
+		{"graph", "graph of 20,000 tasks", graphRows},
+		{"plan", "rollout plan over 5,000 hosts", planRows},
+	}
+}
+
+func run(ctx context.Context, args []string, out, progress io.Writer) error {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	var names []string
+	for _, r := range rows() {
+		names = append(names, r.name)
+	}
+	rounds := flags.Int("rounds", 5, "how often what is noisy is measured")
+	chosen := flags.String("rows", strings.Join(names, ","), "which rows to measure")
+	file := flags.String("out", "bin/bench.json", "where the results go")
+	child := flags.String("child", "", "internal: measure the memory of a fresh process")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *child != "" {
+		return runChild(ctx, *child, flags.Args(), out)
+	}
+	wanted := strings.Split(*chosen, ",")
+	for _, name := range wanted {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("no row is called %q; there are %s", name, strings.Join(names, ", "))
+		}
+	}
+	dir, err := os.MkdirTemp("", "lockstep-bench-")
+	if err != nil {
+		return fmt.Errorf("working directory: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	began := time.Now()
+	b := &bench{rounds: max(*rounds, 1), dir: dir, log: func(format string, args ...any) {
+		fmt.Fprintf(progress, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}}
+	results, err := b.measure(ctx, wanted)
+	if err != nil {
+		return err
+	}
+	if err := writeTable(out, results); err != nil {
+		return err
+	}
+	return writeJSON(*file, results)
+}
+
+func (b *bench) measure(ctx context.Context, wanted []string) ([]result, error) {
+	var results []result
+	for _, r := range rows() {
+		if !slices.Contains(wanted, r.name) {
+			continue
+		}
+		b.log("%s: %s", r.name, r.about)
+		lines, err := r.run(ctx, b)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.name, err)
+		}
+		results = append(results, lines...)
+	}
+	return results, nil
+}
+
+// onPlane gives work a control plane of its own.
+func (b *bench) onPlane(ctx context.Context, work func(*plane) error) (err error) {
+	p, err := newPlane(ctx, b.log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Stop()) }()
+	if err := p.Apply(ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+ownNamespace+"}\n")); err != nil {
+		return err
+	}
+	return work(p)
+}
+
+func hasKubectl() bool {
+	_, err := exec.LookPath("kubectl")
+	return err == nil
+}

@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/taskgraph"
+)
+
+// releaseRows brings a release in the shape of a real one, run level by run
+// level, beside the bare loop, which knows no order but foundations first.
+func releaseRows(ctx context.Context, b *bench) ([]result, error) {
+	var byLevel, flat, bare []cost
+	var form taskgraph.Shape
+	for round := range b.rounds {
+		b.log("release: round %d of %d", round+1, b.rounds)
+		err := b.onPlane(ctx, func(p *plane) error {
+			if err := warm(ctx, p); err != nil {
+				return err
+			}
+			work := []func() error{
+				func() error { return rawRelease(ctx, p, &bare) },
+				func() error { return ourRelease(ctx, p, "level", payload.Updating, &byLevel, &form) },
+				func() error { return ourRelease(ctx, p, "flat", payload.Initializing, &flat, nil) },
+			}
+			for i := range work {
+				if err := work[(i+round)%len(work)](); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	what := fmt.Sprintf("release of %d tasks in %d nodes", form.Tasks, form.Nodes)
+	peer := fmt.Sprintf("raw c=8, no order: %.2f s", median(walls(bare)))
+	return []result{
+		shown(what+", first, flat (Initializing): wall", median(walls(flat)), "s", peer),
+		shown(what+", level by level (Updating): wall", median(walls(byLevel)), "s", peer),
+		shown(what+", level by level: wall over raw patches", median(ratios(walls(byLevel), walls(bare))), "×", ""),
+		shown(what+", level by level: mutating requests an object", median(counted(byLevel, patches))/shapeSize, "", ""),
+	}, nil
+}
+
+func rawRelease(ctx context.Context, p *plane, costs *[]cost) error {
+	var objects []object
+	for _, one := range shape("raw") {
+		objects = append(objects, one.object)
+	}
+	loop, err := newRawLoop(p.Config, objects)
+	if err != nil {
+		return err
+	}
+	c, err := p.measure(ctx, loop.apply)
+	p.log("release   raw       %6.0f ms %5d requests", milliseconds(c.wall), c.requests.Sum(all))
+	*costs = append(*costs, c)
+	return err
+}
+
+func ourRelease(ctx context.Context, p *plane, name string, state payload.State, costs *[]cost, form *taskgraph.Shape) error {
+	ms, err := release(shape(name))
+	if err != nil {
+		return err
+	}
+	if form != nil {
+		*form = taskgraph.Build(ms, state, taskgraph.Order{}).Shape()
+	}
+	c, err := p.measure(ctx, func(ctx context.Context) (spent, error) {
+		return self(func() error {
+			o, err := startOurs(ctx, p.Config, name, nil)
+			if err != nil {
+				return err
+			}
+			defer o.close()
+			_, err = o.pass(ctx, ms, state, true)
+			return err
+		})
+	})
+	p.log("release   %-9s %6.0f ms %5d requests", name, milliseconds(c.wall), c.requests.Sum(all))
+	*costs = append(*costs, c)
+	return err
+}
