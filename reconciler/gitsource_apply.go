@@ -264,7 +264,8 @@ func (r *sourceReconciler) prune(ctx context.Context, obj *v1alpha1.GitSource, r
 		ours := string(live.GetUID()) == record.UIDs[key] && live.GetAnnotations()[v1alpha1.AnnotationSource] == obj.Name
 		if enabled && ours && live.GetAnnotations()[v1alpha1.AnnotationPrune] == v1alpha1.PruneEnabled {
 			uid := live.GetUID()
-			err := r.client.Delete(ctx, live, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationForeground))
+			// Nothing is owned by these objects: there is nothing to wait for.
+			err := r.client.Delete(ctx, live, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 			if err != nil && !apierrors.IsNotFound(err) {
 				return nil, errors.Join(fmt.Errorf("delete %s, which left Git", key), err)
 			}

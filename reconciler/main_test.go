@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -149,3 +150,14 @@ func (b *bench) create(obj client.Object) {
 		_ = b.client.Delete(context.WithoutCancel(b.t.Context()), obj)
 	})
 }
+
+const password = "hunter2"
+
+func secretOf(name string, annotations map[string]string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations},
+		StringData: map[string]string{"password": password},
+	}
+}
+
+func containsSecret(err error) bool { return strings.Contains(err.Error(), password) }
