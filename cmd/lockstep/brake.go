@@ -75,9 +75,12 @@ func brake(ctx context.Context, out io.Writer, flags *brakeFlags, args []string,
 	if err != nil {
 		return err
 	}
-	objects, err := brakeTargets(ctx, c, flags.all, args)
+	objects, err := brakeTargets(ctx, c, flags.all, on, args)
 	if err != nil {
 		return err
+	}
+	if len(objects) == 0 {
+		fmt.Fprintln(out, "nothing to do: all objects are as wanted")
 	}
 	for _, obj := range objects {
 		var value *string
@@ -97,24 +100,15 @@ func brake(ctx context.Context, out io.Writer, flags *brakeFlags, args []string,
 	return nil
 }
 
-// brakeTargets resolves the arguments, or lists all objects that have a brake.
-func brakeTargets(ctx context.Context, c client.Client, all bool, args []string) ([]client.Object, error) {
+// brakeTargets resolves the arguments, or lists all objects that can have the
+// brake and aren't as wanted yet.
+func brakeTargets(ctx context.Context, c client.Client, all, on bool, args []string) ([]client.Object, error) {
 	if all {
 		w, err := readWorld(ctx, c)
 		if err != nil {
 			return nil, err
 		}
-		var out []client.Object
-		for i := range w.sources {
-			out = append(out, &w.sources[i])
-		}
-		for i := range w.releases {
-			out = append(out, &w.releases[i])
-		}
-		for i := range w.pools {
-			out = append(out, &w.pools[i])
-		}
-		return out, nil
+		return brakeAll(&w, on), nil
 	}
 	out := make([]client.Object, 0, len(args))
 	for _, arg := range args {
@@ -125,6 +119,22 @@ func brakeTargets(ctx context.Context, c client.Client, all bool, args []string)
 		out = append(out, obj)
 	}
 	return out, nil
+}
+
+// brakeAll returns the objects whose brake is to be set or released when all
+// are meant. One that is paused already keeps its reason: whoever paused it
+// will look for it.
+func brakeAll(w *world, on bool) []client.Object {
+	var out []client.Object
+	for _, obj := range w.objects() {
+		switch obj.(type) {
+		case *v1alpha1.GitSource, *v1alpha1.ClusterRelease, *v1alpha1.NodeOS:
+			if _, paused := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; paused != on {
+				out = append(out, obj)
+			}
+		}
+	}
+	return out
 }
 
 // brakeAnnotation is the brake's name: a host is held, all else is paused.

@@ -84,7 +84,7 @@ func printStatus(out io.Writer, w *world, args []string, output string, now time
 	case "", "wide":
 		view := &statusView{now: now, wide: output == "wide", colour: colourful(out)}
 		if len(args) == 1 {
-			_, err := io.WriteString(out, view.object(w, objects[0]))
+			_, err := io.WriteString(out, view.object(objects[0]))
 			return err
 		}
 		_, err := io.WriteString(out, view.world(w))
@@ -199,7 +199,7 @@ func snapshot(ctx context.Context, c client.Client, args []string, full bool) (s
 	if !ok {
 		return "", fmt.Errorf("%s not found in namespace %s", objectArg(want), v1alpha1.Namespace)
 	}
-	return view.object(&w, obj), nil
+	return view.object(obj), nil
 }
 
 // newLines returns the lines of text that were not in last, with the time.

@@ -15,6 +15,8 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/status"
 )
 
 // statusView renders objects as text for people. It is pure: the time is an
@@ -37,14 +39,20 @@ func (v *statusView) world(w *world) string {
 	for i := range w.trust {
 		v.trustPolicy(&b, &w.trust[i])
 	}
-	if len(w.releases)+len(w.pools) > 0 {
+	if b.Len() > 0 && len(w.releases)+len(w.pools) > 0 {
 		b.WriteByte('\n')
 	}
 	for i := range w.releases {
 		v.release(&b, &w.releases[i])
 	}
 	for i := range w.pools {
-		v.pool(&b, w, &w.pools[i])
+		v.pool(&b, &w.pools[i])
+	}
+	for i := range w.hosts {
+		if _, held := w.hosts[i].Annotations[v1alpha1.AnnotationHold]; held {
+			fmt.Fprintf(&b, "%s\n", v.bold("Host/"+w.hosts[i].Name))
+			v.brakes(&b, &w.hosts[i])
+		}
 	}
 	for i := range w.sources {
 		if c := w.sources[i].Status.StatusCommit; c != nil {
@@ -55,7 +63,7 @@ func (v *statusView) world(w *world) string {
 }
 
 // object renders one object in detail.
-func (v *statusView) object(w *world, obj client.Object) string {
+func (v *statusView) object(obj client.Object) string {
 	var b strings.Builder
 	switch o := obj.(type) {
 	case *v1alpha1.GitSource:
@@ -66,7 +74,7 @@ func (v *statusView) object(w *world, obj client.Object) string {
 		v.conditions(&b, o.Status.Conditions)
 		v.history(&b, o.Status.History)
 	case *v1alpha1.NodeOS:
-		v.pool(&b, w, o)
+		v.pool(&b, o)
 		v.conditions(&b, o.Status.Conditions)
 	case *v1alpha1.Host:
 		v.host(&b, o)
@@ -127,7 +135,7 @@ func (v *statusView) source(b *strings.Builder, s *v1alpha1.GitSource) {
 		fmt.Fprintf(b, "  newest    %s is not accepted\n", shortRevision(at.Revision))
 	}
 	v.brakes(b, s)
-	v.problem(b, s.Status.Conditions)
+	v.problem(b, s, s.Status.Conditions)
 	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionInsecure); c != nil && c.Status == metav1.ConditionTrue {
 		fmt.Fprintf(b, "  insecure  %s\n", foreign.Line(c.Message))
 	}
@@ -146,7 +154,7 @@ func (v *statusView) trustPolicy(b *strings.Builder, t *v1alpha1.TrustPolicy) {
 		}
 		b.WriteByte('\n')
 	}
-	v.problem(b, t.Status.Conditions)
+	v.problem(b, t, t.Status.Conditions)
 }
 
 func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
@@ -177,7 +185,7 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 		}
 		fmt.Fprintf(b, "  %s   %s is not accepted, %s\n  %s: %s\n", v.red("refused"), to, goesOn, refused.Reason, foreign.Clip(refused.Message, 1024))
 	} else {
-		v.problem(b, r.Status.Conditions)
+		v.problem(b, r, r.Status.Conditions)
 	}
 	if p := r.Status.Progress; p != nil {
 		for _, x := range p.Blocking {
@@ -192,11 +200,22 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 		}
 	}
 	for _, o := range r.Spec.Overrides {
-		fmt.Fprintf(b, "  override  %s %s/%s is unmanaged: %s\n", o.Kind, o.Namespace, o.Name, foreign.Line(o.Reason))
+		if !o.Unmanaged {
+			continue
+		}
+		state := "is unmanaged"
+		switch {
+		case o.Expires != nil && !v.now.Before(o.Expires.Time):
+			state = "was unmanaged until " + o.Expires.UTC().Format(time.DateOnly) + ", drop the override"
+		case o.Expires != nil:
+			state = "is unmanaged until " + o.Expires.UTC().Format(time.DateOnly)
+		}
+		id := payload.ObjectID{Group: o.Group, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
+		fmt.Fprintf(b, "  override  %s %s: %s\n", foreign.Line(id.String()), state, foreign.Line(o.Reason))
 	}
 }
 
-func (v *statusView) pool(b *strings.Builder, w *world, n *v1alpha1.NodeOS) {
+func (v *statusView) pool(b *strings.Builder, n *v1alpha1.NodeOS) {
 	from := ""
 	if c := n.Status.Committed; c != nil {
 		from = c.Version
@@ -221,7 +240,8 @@ func (v *statusView) pool(b *strings.Builder, w *world, n *v1alpha1.NodeOS) {
 		if f.Since != nil {
 			since = age(v.now, f.Since.Time)
 		}
-		fmt.Fprintf(b, "  %-16s %-11s %-6s %s\n", foreign.Line(f.Host), f.State, since, foreign.Clip(f.Blocking, 512))
+		line := fmt.Sprintf("  %-16s %-11s %-6s %s", foreign.Line(f.Host), f.State, since, foreign.Clip(f.Blocking, 512))
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	for _, d := range n.Status.Denied {
 		fmt.Fprintf(b, "  denied    %s on %s (%s): %s\n", shortDigest(d.Digest), foreign.Line(strings.Join(d.Hosts, ", ")), d.Scope, foreign.Line(d.Reason))
@@ -229,19 +249,14 @@ func (v *statusView) pool(b *strings.Builder, w *world, n *v1alpha1.NodeOS) {
 	if halted := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionHalted); halted != nil && halted.Status == metav1.ConditionTrue {
 		fmt.Fprintf(b, "  %s    %s\n", v.red("halted"), foreign.Clip(halted.Message, 1024))
 	} else {
-		v.problem(b, n.Status.Conditions)
-	}
-	for i := range w.hosts {
-		if hold := w.hosts[i].Annotations[v1alpha1.AnnotationHold]; hold != "" {
-			fmt.Fprintf(b, "  %-16s Held        by hold: %q\n", w.hosts[i].Name, foreign.Line(hold))
-		}
+		v.problem(b, n, n.Status.Conditions)
 	}
 }
 
 func (v *statusView) host(b *strings.Builder, h *v1alpha1.Host) {
 	fmt.Fprintf(b, "%s", v.bold("Host/"+h.Name))
 	if o := h.Status.OS; o != nil && o.Booted != nil {
-		fmt.Fprintf(b, "   OS %s (slot %s, %s)", o.Booted.Version, o.Booted.Slot, shortDigest(o.Booted.Digest))
+		fmt.Fprintf(b, "   OS %s (slot %s, %s)", foreign.Line(o.Booted.Version), foreign.Line(o.Booted.Slot), shortDigest(o.Booted.Digest))
 	}
 	if a := h.Status.Agent; a != nil {
 		word := "not connected"
@@ -260,16 +275,16 @@ func (v *statusView) host(b *strings.Builder, h *v1alpha1.Host) {
 		b.WriteByte('\n')
 	}
 	if o := h.Status.Operation; o != nil {
-		fmt.Fprintf(b, "  operation %s %s: %s %s\n", o.Sequence, foreign.Line(o.ID), foreign.Line(o.Phase), foreign.Line(o.Task))
+		fmt.Fprintf(b, "  operation %s %s: %s %s\n", foreign.Line(o.Sequence), foreign.Line(o.ID), foreign.Line(o.Phase), foreign.Line(o.Task))
 	}
 	if o := h.Status.LastResult; o != nil {
-		fmt.Fprintf(b, "  last      %s %s: %s\n", o.Sequence, o.State, foreign.Clip(o.Message, 512))
+		fmt.Fprintf(b, "  last      %s %s: %s\n", foreign.Line(o.Sequence), foreign.Line(o.State), foreign.Clip(o.Message, 512))
 	}
 	if o := h.Status.OS; o != nil && o.Staged != nil {
-		fmt.Fprintf(b, "  staged    %s (%s)\n", o.Staged.Version, shortDigest(o.Staged.Digest))
+		fmt.Fprintf(b, "  staged    %s (%s)\n", foreign.Line(o.Staged.Version), shortDigest(o.Staged.Digest))
 	}
 	if o := h.Status.OS; o != nil && o.Previous != nil {
-		fmt.Fprintf(b, "  previous  %s (%s)\n", o.Previous.Version, shortDigest(o.Previous.Digest))
+		fmt.Fprintf(b, "  previous  %s (%s)\n", foreign.Line(o.Previous.Version), shortDigest(o.Previous.Digest))
 	}
 }
 
@@ -283,8 +298,23 @@ func (v *statusView) brakes(b *strings.Builder, obj client.Object) {
 	}
 }
 
-// problem shows why the object isn't ready, where something failed.
-func (v *statusView) problem(b *strings.Builder, conditions []metav1.Condition) {
+// problem shows why the object isn't ready, where something failed. A brake is
+// no failure, and the object's own is shown already.
+func (v *statusView) problem(b *strings.Builder, obj client.Object, conditions []metav1.Condition) {
+	if c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); c != nil && c.Status == metav1.ConditionFalse {
+		switch c.Reason {
+		case status.ReasonPaused:
+			if _, own := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; !own {
+				fmt.Fprintf(b, "  %s    %s\n", v.red("paused"), foreign.Clip(c.Message, 1024))
+			}
+			return
+		case status.ReasonSuspended:
+			fmt.Fprintf(b, "  %s %s\n", v.red("suspended"), foreign.Clip(c.Message, 1024))
+			return
+		case status.ReasonUpdating:
+			return // the first line says it
+		}
+	}
 	for _, name := range []string{v1alpha1.ConditionStalled, v1alpha1.ConditionFailing} {
 		if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
 			fmt.Fprintf(b, "  %s   %s: %s\n", v.red("failing"), c.Reason, foreign.Clip(c.Message, 1024))
@@ -310,7 +340,7 @@ func (v *statusView) history(b *strings.Builder, history []v1alpha1.ReleaseHisto
 			fmt.Fprintf(b, "  history   %d older, see -o wide\n", len(history)-i)
 			return
 		}
-		fmt.Fprintf(b, "  history   %s %-9s started %s  %s\n", h.StartedTime.UTC().Format(time.DateTime), h.State, h.Version, shortRevision(h.Revision))
+		fmt.Fprintf(b, "  history   %s %-9s started %s  %s\n", h.StartedTime.UTC().Format(time.DateTime), h.State, foreign.Line(h.Version), shortRevision(h.Revision))
 	}
 }
 
@@ -388,5 +418,5 @@ func shortDigest(d string) string {
 	if !ok || len(hex) < 12 {
 		return foreign.Line(d)
 	}
-	return "sha256:" + hex[:12] + "…"
+	return "sha256:" + foreign.Line(hex[:12]) + "…"
 }
