@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -109,12 +110,15 @@ func (e *Engine) tryOne(ctx context.Context, m *payload.Manifest, coming future)
 		}
 		return classify(m.ID, err)
 	}
+	if err := e.tryAdopt(ctx, m, t); err != nil {
+		return err
+	}
 	force := true
 	body, err := json.Marshal(member(m.Object.Object, e.store.id))
 	if err != nil {
 		return fmt.Errorf("%s: encoding: %w", m.ID, err)
 	}
-	answer, _, err := e.wire.patch(ctx, t, types.ApplyPatchType, body, metav1.PatchOptions{
+	_, _, err = e.wire.patch(ctx, t, types.ApplyPatchType, body, metav1.PatchOptions{
 		FieldManager: e.manager, Force: &force, DryRun: []string{metav1.DryRunAll},
 	})
 	e.cfg.Metrics.request("dry-run", outcome(err))
@@ -122,7 +126,7 @@ func (e *Engine) tryOne(ctx context.Context, m *payload.Manifest, coming future)
 		return ctx.Err()
 	}
 	if err == nil {
-		return e.tryAdopt(m, answer)
+		return nil
 	}
 	err = classify(m.ID, err)
 	var refused *Error
@@ -132,9 +136,9 @@ func (e *Engine) tryOne(ctx context.Context, m *payload.Manifest, coming future)
 	return err
 }
 
-// tryAdopt refuses what a first apply would refuse, by the managers in the
-// answer of the dry run.
-func (e *Engine) tryAdopt(m *payload.Manifest, answer *metav1.PartialObjectMetadata) error {
+// tryAdopt refuses what a first apply would refuse. It reads the object: the
+// answer of a dry run that forces doesn't show those whose every field it took.
+func (e *Engine) tryAdopt(ctx context.Context, m *payload.Manifest, t target) error {
 	if it := e.item(m.ID); it != nil {
 		e.mu.RLock()
 		applied := it.entry.applied()
@@ -143,7 +147,18 @@ func (e *Engine) tryAdopt(m *payload.Manifest, answer *metav1.PartialObjectMetad
 			return nil
 		}
 	}
-	return e.mayAdopt(m.ID, answer, adoptFrom(m))
+	o, err := e.read(ctx, t)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return classify(m.ID, err)
+	case o.DeletionTimestamp != nil:
+		return nil // It will be another object by then.
+	}
+	return e.mayAdopt(m.ID, o, adoptFrom(m))
 }
 
 func (e *Engine) tryLocate(m *payload.Manifest) (target, error) {

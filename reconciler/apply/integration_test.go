@@ -4,6 +4,7 @@
 package apply
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -610,6 +611,24 @@ func TestDryRunFindsWhatTheServerRefusesAndWritesNothing(t *testing.T) {
 	}
 	if _, err := r.kube.CoreV1().ConfigMaps(r.ns).Get(t.Context(), "settings", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the dry run wrote: %v", err)
+	}
+}
+
+func TestDryRunRefusesAnObjectOfAnotherSetThoughItTakesAllItsFields(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)[:1]
+	body, err := json.Marshal(ms[0].Object.Object)
+	must(t, err)
+	_, err = r.kube.CoreV1().ConfigMaps(r.ns).Patch(t.Context(), "settings", types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "lockstep:clusterrelease/other"})
+	must(t, err)
+	must(t, ms[0].Object.UnmarshalJSON(body))
+	ms[0].Object.Object["data"] = map[string]any{"a": "stolen", "b": "stolen"}
+	ms[0].Object.SetLabels(map[string]string{"app": "stolen"})
+	problems, err := r.engine.DryRun(t.Context(), ms)
+	must(t, err)
+	var refused *Error
+	if len(problems) != 1 || !errors.As(problems[0].Err, &refused) || refused.Reason() != ReasonOwnedByOther {
+		t.Errorf("problems: %v, want %s", problems, ReasonOwnedByOther)
 	}
 }
 
