@@ -37,6 +37,31 @@ func (r *rig) exists(id payload.ObjectID) bool {
 	return err == nil
 }
 
+func TestAProcessThatDiesBeforeItsRecordStillPrunesWhatItMade(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	found := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"a": "1"}}
+	found, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), found, metav1.CreateOptions{FieldManager: "kubectl-create"})
+	must(t, err)
+	r.await("the object that was found to be older", func() bool { return time.Since(found.CreationTimestamp.Time) > 3*time.Second })
+	must(t, r.engine.Begin(t.Context(), ms, nil))
+	for i := range ms {
+		_, err := r.engine.Apply(t.Context(), &ms[i], Updating)
+		must(t, err)
+	}
+	r.restart() // Nothing was flushed since Begin.
+	r.apply(ms, Updating)
+	r.seen(ms)
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:2]), generous)
+	must(t, err)
+	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !r.exists(ms[0].ID) {
+		t.Errorf("orphaned %v, want the ConfigMap that was there before", result.Orphaned)
+	}
+	if len(result.Deleted) != len(ms)-2 {
+		t.Errorf("deleted %v, want all that the dead process made", result.Deleted)
+	}
+}
+
 func TestPruneDeletesWhatLeftTheSetInReverseOrder(t *testing.T) {
 	r := newRig(t)
 	ms := r.manifests(webSet)

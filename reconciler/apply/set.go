@@ -164,6 +164,9 @@ type job struct {
 	exists   bool
 	created  bool
 	replaced bool
+	// made tells that an earlier process created the object and could not
+	// say so any more.
+	made bool
 }
 
 // write applies the manifest and records the answer.
@@ -217,6 +220,7 @@ func (e *Engine) prepare(ctx context.Context, j *job) error {
 		}
 		o, err := e.firstSight(ctx, j.m, j.t)
 		j.exists = o != nil
+		j.made = o != nil && madeBy(o, e.manager)
 		if err == nil && o != nil && o.DeletionTimestamp != nil {
 			_, err = e.awaitGone(ctx, j.m.ID, j.t, live.Summarize(o))
 			j.exists = false
@@ -457,7 +461,7 @@ func (e *Engine) record(j *job, answer *metav1.PartialObjectMetadata) Change {
 	action := e.actionLocked(j, o, now)
 	before := en.record()
 	if j.decision.step == stepFirst || j.created {
-		en.Created = j.created || en.Created && before.UID == o.UID
+		en.Created = j.created || j.made || en.Created && before.UID == o.UID
 	}
 	if o.UID != before.UID || j.decision.changed {
 		en.Finished = false
