@@ -1,0 +1,237 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/test/world"
+)
+
+// TestARefusedCommitChangesNothing pushes commits that must not be accepted,
+// one after the other: each is named with its cause, and 1.0.0 goes on.
+func TestARefusedCommitChangesNothing(t *testing.T) {
+	s := newStable(t, 0)
+	stranger := s.w.Path("stranger")
+	_, err := world.NewSSHKey(stranger, "stranger")
+	must(t, err)
+	unknown := strings.Replace(declare(platform, first, s.good), "spec:\n", "spec:\n  desird: {}\n", 1)
+	for _, tc := range []struct {
+		rule, key string
+		files     map[string]string
+		reason    string
+		says      []string
+	}{
+		{
+			"TwoDocumentsForOneObject", s.w.Key("admin"),
+			map[string]string{declarePath + "again.yaml": declare(platform, first, s.good)},
+			"InvalidDesiredState", []string{"again.yaml", "platform.yaml", "ClusterRelease/platform"},
+		},
+		{
+			"AnUnknownField", s.w.Key("admin"),
+			map[string]string{declarePath + "again.yaml": "", platformFile: unknown},
+			"InvalidDesiredState", []string{"platform.yaml:5", "desird", "desired"},
+		},
+		{
+			"AnEmptyPath", s.w.Key("admin"),
+			map[string]string{platformFile: "", declarePath + "README.md": "nothing\n"},
+			"EmptyDesiredState", []string{declarePath[:len(declarePath)-1]},
+		},
+		{
+			"AMissingPath", s.w.Key("admin"),
+			map[string]string{declarePath + "README.md": "", "clusters/prud/platform.yaml": declare(platform, first, s.good)},
+			"PathNotFound", []string{"clusters/prod", "clusters/prud"},
+		},
+		{
+			"AnUnsignedCommit", "",
+			map[string]string{"clusters/prud/platform.yaml": "", platformFile: declare(platform, first, s.good)},
+			"Unsigned", []string{"git commit -S"},
+		},
+		{
+			"ACommitByAStranger", stranger, map[string]string{"note": "by a stranger\n"},
+			"WrongAuthority", []string{"admin"},
+		},
+		{
+			"ATrustPolicyThatNobodySigned", s.w.Key("admin"),
+			map[string]string{declarePath + "trust.yaml": "apiVersion: lockstep.dev/v1alpha1\nkind: TrustPolicy\nmetadata: {name: root}\nspec: {envelope: '{}'}\n"},
+			"PolicyChangeRefused", []string{"TrustPolicy/root"},
+		},
+	} {
+		t.Run(tc.rule, func(t *testing.T) {
+			hash := pushAs(t, s.w, tc.key, tc.rule, tc.files)
+			contains(t, s.rejected(t, hash, tc.reason), tc.says...)
+			s.goesOn(t)
+		})
+	}
+	t.Run("ARewoundBranch", func(t *testing.T) {
+		was := push(t, s.w, "good again", map[string]string{declarePath + "trust.yaml": ""})
+		s.accepted(t, was)
+		_, err := s.w.Git.Run(t.Context(), "reset", "-q", "--hard", "HEAD~1")
+		must(t, err)
+		hash, err := s.w.Git.Commit(t.Context(), s.w.Key("admin"), "another history", map[string]string{declarePath + "trust.yaml": ""})
+		must(t, err)
+		must(t, s.w.Git.Push(t.Context(), "main", "--force"))
+		contains(t, s.rejected(t, hash, "Rewound"), was, hash)
+		s.goesOn(t)
+		_, err = s.w.Git.Run(t.Context(), "reset", "-q", "--hard", was)
+		must(t, err)
+		must(t, s.w.Git.Push(t.Context(), "main", "--force"))
+		s.accepted(t, was)
+	})
+	waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionSourceVerified, "True", "Verified")
+}
+
+// TestARefusedReleaseChangesNothing declares releases that must not be
+// accepted, one after the other: each is named with its cause, and 1.0.0 goes
+// on.
+func TestARefusedReleaseChangesNothing(t *testing.T) {
+	s := newStable(t, 0)
+	w := s.w
+	wrongKey, err := w.NewSigningKey("wrong.key")
+	must(t, err)
+	for _, tc := range []struct {
+		rule, version string
+		make          func(t *testing.T, version string) string
+		reason        string
+		says          []string
+	}{
+		{"Unsigned", "1.1.0", func(t *testing.T, version string) string {
+			t.Helper()
+			return unsigned(t, w, platformRelease(version, nil))
+		}, "Unsigned", []string{"lockstep release sign", "tried again by itself"}},
+		{"SignedByTheWrongKey", "1.1.1", func(t *testing.T, version string) string {
+			t.Helper()
+			ref := unsigned(t, w, platformRelease(version, nil))
+			_, err := w.Lockstep(t.Context(), "release", "sign", ref, "--key", wrongKey)
+			must(t, err)
+			return ref
+		}, "WrongAuthority", nil},
+		{"TheSignatureOfAnotherDigestUnderItsTag", "1.1.2", func(t *testing.T, version string) string {
+			t.Helper()
+			ref := unsigned(t, w, platformRelease(version, nil))
+			must(t, w.CopyLegacySignature(t.Context(), s.good, ref))
+			return ref
+		}, "WrongDigest", nil},
+		{"TheSignatureOfAnotherDigestAsABundle", "1.1.3", func(t *testing.T, version string) string {
+			t.Helper()
+			ref := unsigned(t, w, platformRelease(version, nil))
+			must(t, w.CopyBundle(t.Context(), s.good, ref))
+			return ref
+		}, "WrongDigest", nil},
+		{"ALayerThatIsTamperedWith", "1.1.4", func(t *testing.T, version string) string {
+			t.Helper()
+			ref := release(t, w, platformRelease(version, nil))
+			layers, err := w.Layers(t.Context(), ref)
+			must(t, err)
+			w.Reg.Tamper(layers[0])
+			return ref
+		}, "FetchFailed", []string{"digest"}},
+		{"AnArchiveThatClimbsOut", "1.1.5", func(t *testing.T, version string) string {
+			t.Helper()
+			return crafted(t, w, version, map[string]string{"release-manifests/../../evil.yaml": "kind: List\n"})
+		}, "ForbiddenContent", []string{"evil.yaml"}},
+		{"AnArchiveOfTooManyBytes", "1.1.6", func(t *testing.T, version string) string {
+			t.Helper()
+			return crafted(t, w, version, map[string]string{"release-manifests/0000_10_base_big.yaml": "# " + strings.Repeat("x", 65<<20) + "\n"})
+		}, "LimitExceeded", nil},
+		{"AnotherProduct", "1.1.7", func(t *testing.T, version string) string {
+			t.Helper()
+			return release(t, w, configRelease("intruder", version, nil))
+		}, "NameMismatch", []string{"intruder", platform}},
+		{"AnotherVersionThanIsDeclared", "1.1.8", func(t *testing.T, _ string) string {
+			t.Helper()
+			return release(t, w, platformRelease("1.1.9", nil))
+		}, "NameMismatch", []string{"1.1.9", "1.1.8"}},
+		{"AnImageThatIsMissing", "1.1.10", func(*testing.T, string) string {
+			return w.Reg.Host + "/platform/release@sha256:" + strings.Repeat("0", 64)
+		}, "FetchFailed", nil},
+		{"AManifestThatTheServerRefuses", "1.1.11", func(t *testing.T, version string) string {
+			t.Helper()
+			return release(t, w, platformRelease(version, map[string]string{
+				"service.yaml": "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: platform}\nspec: {ports: [{port: 99999}]}\n",
+			}))
+		}, "ResourceInvalid", []string{"platform/web", "99999"}},
+		{"TwoManifestsForOneObject", "1.1.12", func(t *testing.T, version string) string {
+			t.Helper()
+			ref, err := w.PushUnchecked(t.Context(), platformRelease(version, map[string]string{
+				"twice.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: platform}\n",
+			}))
+			must(t, err)
+			must(t, w.Sign(t.Context(), "release", ref))
+			return ref
+		}, "PayloadInvalid", []string{"platform/settings", "twice"}},
+	} {
+		t.Run(tc.rule, func(t *testing.T) {
+			defer w.Reg.Tamper("")
+			ref := tc.make(t, tc.version)
+			s.declares(t, tc.version, ref)
+			contains(t, s.refused(t, platform, tc.version, tc.reason), tc.says...)
+			s.goesOn(t)
+		})
+	}
+	s.back(t)
+	t.Run("AnObjectOfAnotherRelease", func(t *testing.T) { testOwnedByOther(t, s) })
+	t.Run("UntilItIsSigned", func(t *testing.T) { testSignedLater(t, s) })
+}
+
+// unsigned builds a release that nobody signs.
+func unsigned(t *testing.T, w *world.World, r world.Release) string {
+	t.Helper()
+	ref, err := w.BuildRelease(t.Context(), r)
+	must(t, err)
+	return ref
+}
+
+// crafted is a signed artifact whose archive holds the files, taken as they are.
+func crafted(t *testing.T, w *world.World, version string, files map[string]string) string {
+	t.Helper()
+	all := map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","name":"platform","version":"` + version + `"}`}
+	for name, content := range files {
+		all[name] = content
+	}
+	archive, err := world.Archive(all)
+	must(t, err)
+	ref, err := w.PushArchive(t.Context(), platform, version, archive)
+	must(t, err)
+	must(t, w.Sign(t.Context(), "release", ref))
+	return ref
+}
+
+// testOwnedByOther declares a second release that claims an object of the
+// first. At its first version what it claims isn't applied; later it is refused
+// before its first write. Both name the object and its owner.
+func testOwnedByOther(t *testing.T, s *stable) {
+	t.Helper()
+	site := declarePath + "site.yaml"
+	thief := func(version string) string {
+		return release(t, s.w, configRelease("site", version, map[string]string{
+			"stolen.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: platform}\ndata: {version: stolen}\n",
+		}))
+	}
+	push(t, s.w, "site claims an object of the platform", map[string]string{site: declare("site", "1.0.0", thief("1.0.0"))})
+	contains(t, waitCondition(t, s.w, releaseObject("site"), v1alpha1.ConditionReady, "False", "OwnedByOther"), "platform/settings", "clusterrelease/platform")
+	waitConfig(t, s.w, platform, first)
+	s.goesOn(t)
+	push(t, s.w, "site claims its own", map[string]string{site: declare("site", "1.0.1", release(t, s.w, configRelease("site", "1.0.1", nil)))})
+	waitApplied(t, s.w, "site", "1.0.1")
+	push(t, s.w, "site claims it again", map[string]string{site: declare("site", "1.0.2", thief("1.0.2"))})
+	contains(t, s.refused(t, "site", "1.0.2", "OwnedByOther"), "platform/settings", "clusterrelease/platform")
+	waitConfig(t, s.w, "site", "1.0.1")
+	waitConfig(t, s.w, platform, first)
+}
+
+// testSignedLater declares a release that isn't signed yet: it is accepted by
+// itself once it is.
+func testSignedLater(t *testing.T, s *stable) {
+	t.Helper()
+	ref := unsigned(t, s.w, platformRelease("1.1.20", nil))
+	push(t, s.w, "platform 1.1.20 before it is signed", map[string]string{platformFile: declare(platform, "1.1.20", ref) + "  interval: 10s\n"})
+	s.refused(t, platform, "1.1.20", "Unsigned")
+	s.goesOn(t)
+	must(t, s.w.Sign(t.Context(), "release", ref))
+	waitApplied(t, s.w, platform, "1.1.20")
+	s.repairs(t, "1.1.20")
+}
