@@ -1,0 +1,307 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
+	"github.com/lockstep-dev/lockstep/test/world"
+)
+
+// TestARolloutKeepsItsPromises plays with two hosts, in sequence: brakes, an
+// admin's cordon, an agent that goes away, and two leaders.
+func TestARolloutKeepsItsPromises(t *testing.T) {
+	w := newWorld(t, 2)
+	push(t, w, "hosts at 1.0.0", map[string]string{declarePath + "workers.yaml": pool("1.0.0", w.FirstOS())})
+	start(t, w)
+	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "True", "")
+	for _, tc := range []struct {
+		rule, version string
+		play          func(t *testing.T, w *world.World, version string)
+	}{
+		{"BrakesHoldAndRelease", "1.1.0", testBrakes},
+		{"AnAdminsCordonIsNotTouched", "1.2.0", testForeignCordon},
+		{"AnAgentThatGoesAwayIsWaitedFor", "1.3.0", testAgentAway},
+		{"AFrozenLeaderNeverActsAgain", "1.4.0", testTwoLeaders},
+	} {
+		if !t.Run(tc.rule, func(t *testing.T) { tc.play(t, w, tc.version) }) {
+			return // The next would begin from a state that nobody meant.
+		}
+	}
+}
+
+// declarePool pushes a version of the pool; changes are pairs of old and new
+// text in its document.
+func declarePool(t *testing.T, w *world.World, version string, changes ...string) {
+	t.Helper()
+	doc := pool(version, system(t, w, sim.Document{Version: version}))
+	push(t, w, "hosts to "+version, map[string]string{declarePath + "workers.yaml": strings.NewReplacer(changes...).Replace(doc)})
+}
+
+// bothAtOnce raises the budget to two hosts.
+var bothAtOnce = []string{"  gates:", "  strategy: {maxUnavailable: 2}\n  gates:"} //nolint:gochecknoglobals // a constant list
+
+// getPool reads the pool.
+func getPool(ctx context.Context, w *world.World) (*v1alpha1.NodeOS, error) {
+	obj := poolObject()
+	err := w.Client.Get(ctx, client.ObjectKeyFromObject(obj), obj)
+	return obj, err
+}
+
+// waitPool waits until the pool is as asked for.
+func waitPool(t *testing.T, w *world.World, check func(*v1alpha1.NodeOS) error) {
+	t.Helper()
+	must(t, world.Wait(t.Context(), 2*time.Minute, func(ctx context.Context) error {
+		obj, err := getPool(ctx, w)
+		if err != nil {
+			return err
+		}
+		return check(obj)
+	}))
+}
+
+// waitHost waits until one host runs a version.
+func waitHost(t *testing.T, w *world.World, name, version string) {
+	t.Helper()
+	must(t, world.Wait(t.Context(), 2*time.Minute, func(ctx context.Context) error {
+		got, err := w.Booted(ctx, name)
+		if err != nil || got == version {
+			return err
+		}
+		return fmt.Errorf("%s runs %s, want %s", name, got, version)
+	}))
+}
+
+// runs fails unless the host runs a version now.
+func runs(t *testing.T, w *world.World, name, version string) {
+	t.Helper()
+	got, err := w.Booted(t.Context(), name)
+	must(t, err)
+	if got != version {
+		t.Errorf("%s runs %s, want %s", name, got, version)
+	}
+}
+
+// finished waits until all hosts run a version and the pool is Ready.
+func finished(t *testing.T, w *world.World, version string) {
+	t.Helper()
+	waitBooted(t, w, version)
+	waitPool(t, w, func(obj *v1alpha1.NodeOS) error {
+		ready := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionReady)
+		if ready == nil || ready.Status != "True" || obj.Status.Committed == nil || obj.Status.Committed.Version != version {
+			return fmt.Errorf("committed is %+v, want %s; Ready is %+v", obj.Status.Committed, version, ready)
+		}
+		return nil
+	})
+}
+
+// watchBudget looks at the nodes until the returned function is called, which
+// fails the test if ever more than most nodes were out of service at once.
+func watchBudget(t *testing.T, w *world.World, most int) func() {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var (
+		wg    sync.WaitGroup
+		worst []string
+	)
+	wg.Go(func() {
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			if out := outOfService(ctx, w); len(out) > len(worst) {
+				worst = out
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+		if len(worst) > most {
+			t.Errorf("%v were out of service at once, the budget is %d", worst, most)
+		}
+	}
+}
+
+func outOfService(ctx context.Context, w *world.World) []string {
+	var nodes corev1.NodeList
+	if err := w.Client.List(ctx, &nodes); err != nil {
+		return nil
+	}
+	var out []string
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+		if !ready || n.Spec.Unschedulable {
+			out = append(out, n.Name)
+		}
+	}
+	return out
+}
+
+// testBrakes pauses the pool and holds a host by the command line.
+func testBrakes(t *testing.T, w *world.World, version string) {
+	_, err := w.Lockstep(t.Context(), "pause", "nodeos/workers", "--reason", "maintenance of the network")
+	must(t, err)
+	_, err = w.Lockstep(t.Context(), "pause", "host/node-1", "--reason", "a disk is replaced")
+	must(t, err)
+	declarePool(t, w, version)
+	waitPool(t, w, func(obj *v1alpha1.NodeOS) error {
+		c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionPaused)
+		if obj.Spec.OS.Version != version || c == nil || c.Status != "True" || c.ObservedGeneration != obj.Generation || !strings.Contains(c.Message, "maintenance of the network") {
+			return fmt.Errorf("Paused is %+v at OS %s, want True with its reason", c, obj.Spec.OS.Version)
+		}
+		return nil
+	})
+	runs(t, w, "node-1", "1.0.0")
+	runs(t, w, "node-2", "1.0.0")
+	_, err = w.Lockstep(t.Context(), "resume", "nodeos/workers")
+	must(t, err)
+	waitHost(t, w, "node-2", version)
+	waitPool(t, w, func(obj *v1alpha1.NodeOS) error {
+		if obj.Status.Counts.Updated != 1 || obj.Status.Counts.Held != 1 || obj.Status.Counts.InFlight != 0 {
+			return fmt.Errorf("counts are %+v, want one updated and one held", obj.Status.Counts)
+		}
+		return nil
+	})
+	runs(t, w, "node-1", "1.0.0")
+	_, err = w.Lockstep(t.Context(), "resume", "host/node-1")
+	must(t, err)
+	finished(t, w, version)
+}
+
+// testForeignCordon has an admin cordon a node before a rollout that could take
+// both at once.
+func testForeignCordon(t *testing.T, w *world.World, version string) {
+	node := &corev1.Node{}
+	node.Name = "node-1"
+	cordon := func(on bool) {
+		patch := fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, on)
+		must(t, w.Client.Patch(t.Context(), node, client.RawPatch(types.StrategicMergePatchType, []byte(patch))))
+	}
+	before, err := w.Booted(t.Context(), "node-1")
+	must(t, err)
+	cordon(true)
+	declarePool(t, w, version, bothAtOnce...)
+	waitHost(t, w, "node-2", version)
+	waitPool(t, w, func(obj *v1alpha1.NodeOS) error {
+		if obj.Status.Counts.Updated != 1 || obj.Status.Counts.InFlight != 0 {
+			return fmt.Errorf("counts are %+v, want one updated", obj.Status.Counts)
+		}
+		return nil
+	})
+	runs(t, w, "node-1", before)
+	must(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(node), node))
+	if !node.Spec.Unschedulable || node.Annotations[v1alpha1.AnnotationCordonedBy] != "" {
+		t.Errorf("node-1: unschedulable %t, annotations %v; want the admin's cordon as it was", node.Spec.Unschedulable, node.Annotations)
+	}
+	cordon(false)
+	finished(t, w, version)
+}
+
+// testAgentAway cuts the power of the host that isn't in flight: the one in
+// flight finishes, the other one is named with its address, and waited for.
+func testAgentAway(t *testing.T, w *world.World, version string) {
+	check := watchBudget(t, w, 2) // the one in flight, and the one without power
+	declarePool(t, w, version)
+	var flying string
+	waitPool(t, w, func(obj *v1alpha1.NodeOS) error {
+		if len(obj.Status.InFlight) != 1 {
+			return fmt.Errorf("in flight are %+v, want one", obj.Status.InFlight)
+		}
+		flying = obj.Status.InFlight[0].Host
+		return nil
+	})
+	other := "node-1"
+	if flying == other {
+		other = "node-2"
+	}
+	must(t, w.PowerOff(other))
+	waitHost(t, w, flying, version)
+	host := &v1alpha1.Host{}
+	host.Namespace, host.Name = v1alpha1.Namespace, other
+	contains(t, waitCondition(t, w, host, v1alpha1.ConditionAgentReachable, "False", "Unreachable"), w.Hosts[other].Address)
+	waitPool(t, w, func(obj *v1alpha1.NodeOS) error {
+		ready := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionReady)
+		if obj.Status.Counts.Updated != 1 || obj.Status.Counts.InFlight != 0 || ready == nil || ready.Status != "False" {
+			return fmt.Errorf("counts are %+v, Ready is %+v", obj.Status.Counts, ready)
+		}
+		return nil
+	})
+	must(t, w.PowerOn(other))
+	finished(t, w, version)
+	check()
+}
+
+// testTwoLeaders freezes the leader while a host is out of service: the other
+// one takes over and brings the rollout to its end. The first, thawed, must not
+// act any more, since it no longer leads.
+func testTwoLeaders(t *testing.T, w *world.World, version string) {
+	second, err := w.StartSecondReconciler()
+	must(t, err)
+	defer func() { _ = second.Stop(10 * time.Second) }()
+	check := watchBudget(t, w, 1)
+	declarePool(t, w, version)
+	waitPool(t, w, func(obj *v1alpha1.NodeOS) error {
+		for _, f := range obj.Status.InFlight {
+			if slices.Contains([]string{"Draining", "Drained", "Rebooting", "Verifying"}, f.State) {
+				return nil
+			}
+		}
+		return fmt.Errorf("in flight are %+v, want one out of service", obj.Status.InFlight)
+	})
+	was := leader(t, w)
+	must(t, w.Reconciler.Signal(syscall.SIGSTOP))
+	must(t, world.Wait(t.Context(), 40*time.Second, func(context.Context) error {
+		if now := leader(t, w); now == was || now == "" {
+			return fmt.Errorf("the lease is held by %q still", now)
+		}
+		return nil
+	}))
+	must(t, w.Reconciler.Signal(syscall.SIGCONT))
+	select {
+	case <-w.Reconciler.Done():
+	case <-time.After(30 * time.Second):
+		t.Error("the leader that lost its lease goes on running, want it to end")
+	}
+	finished(t, w, version)
+	check()
+	if now := leader(t, w); now == was {
+		t.Errorf("%s leads again", now)
+	}
+}
+
+// leader is who holds the reconciler's lease.
+func leader(t *testing.T, w *world.World) string {
+	t.Helper()
+	var list coordinationv1.LeaseList
+	must(t, w.Client.List(t.Context(), &list, client.InNamespace(v1alpha1.Namespace)))
+	for i := range list.Items {
+		if h := list.Items[i].Spec.HolderIdentity; h != nil && *h != "" {
+			return *h
+		}
+	}
+	return ""
+}
