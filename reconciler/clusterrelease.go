@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/blang/semver/v4"
@@ -53,16 +54,22 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	facts.Now = r.now()
 	again := nextExpiry(&obj.Spec, facts.Now)
 	if rt != nil {
-		facts.Worker, facts.Yielded = rt.worker.Status(), rt.yielded()
-		if err := r.remember(ctx, &obj, facts.Worker); err != nil {
+		w := rt.worker.Status()
+		facts.Yielded = rt.yielded()
+		// A worker that wasn't asked for anything yet, since something holds the
+		// release, knows less than the status says.
+		if !w.Desired.Empty() {
+			facts.Worker = w
+		}
+		if err := r.remember(ctx, &obj, w); err != nil {
 			return ctrl.Result{}, err
 		}
-		if unknownYet(before, &facts) {
+		if unknownYet(before, w, &facts) {
 			return ctrl.Result{RequeueAfter: again}, nil
 		}
 	}
 	obj.Status = status.Release(obj.Status, facts)
-	if rt != nil {
+	if facts.Worker != nil {
 		r.gauges.release(&obj, facts.Worker)
 		if wait := rt.early(before, &obj, facts.Now); wait > 0 {
 			return ctrl.Result{RequeueAfter: wait}, nil
@@ -110,6 +117,7 @@ func (r *releaseReconciler) act(ctx context.Context, obj *v1alpha1.ClusterReleas
 // declares it, somebody deleted it by hand, and the source makes it anew: only
 // Git decides what becomes of its objects.
 func (r *releaseReconciler) gone(ctx context.Context, name string) (ctrl.Result, error) {
+	r.forget(v1alpha1.KindClusterRelease, name)
 	r.gauges.forget(name)
 	r.releases.end(name)
 	source, _, declared := r.store.Owner(v1alpha1.KindClusterRelease, name)
@@ -128,9 +136,9 @@ func (r *releaseReconciler) gone(ctx context.Context, name string) (ctrl.Result,
 
 // unknownYet reports that this process doesn't know of the release yet what its
 // status says: what an earlier process observed stands until it does.
-func unknownYet(obj *v1alpha1.ClusterRelease, f *status.ReleaseFacts) bool {
+func unknownYet(obj *v1alpha1.ClusterRelease, w *worker.SyncWorkerStatus, f *status.ReleaseFacts) bool {
 	ready := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionReady)
-	return f.Worker.Actual.Version == "" && f.Worker.Load.Failure == nil && f.Held.Reason == "" && f.Waiting == "" &&
+	return w.Actual.Version == "" && w.Load.Failure == nil && f.Held.Reason == "" && f.Waiting == "" &&
 		obj.Status.Accepted != nil && ready != nil && ready.ObservedGeneration == obj.Generation
 }
 
@@ -149,23 +157,55 @@ func nextExpiry(spec *v1alpha1.ClusterReleaseSpec, now time.Time) time.Duration 
 	return next
 }
 
-// dependencies returns why the release must wait for others, or "".
+// dependencies returns why the release must wait for others, or "". A circle
+// waits for ever: it is said by name.
 func (r *releaseReconciler) dependencies(ctx context.Context, obj *v1alpha1.ClusterRelease) (string, error) {
+	if len(obj.Spec.DependsOn) == 0 {
+		return "", nil
+	}
+	var list v1alpha1.ClusterReleaseList
+	if err := r.client.List(ctx, &list, client.InNamespace(obj.Namespace)); err != nil {
+		return "", fmt.Errorf("list the releases that %s may depend on: %w", obj.Name, err)
+	}
+	byName := make(map[string]*v1alpha1.ClusterRelease, len(list.Items))
+	for i := range list.Items {
+		byName[list.Items[i].Name] = &list.Items[i]
+	}
+	return waitsFor(obj, byName), nil
+}
+
+// waitsFor is dependencies over what there is.
+func waitsFor(obj *v1alpha1.ClusterRelease, all map[string]*v1alpha1.ClusterRelease) string {
+	if way := circle(obj.Name, obj.Spec.DependsOn, all, map[string]bool{}); way != nil {
+		return fmt.Sprintf("spec.dependsOn is a circle, %s → %s: take one of them out", obj.Name, strings.Join(way, " → "))
+	}
 	for _, name := range obj.Spec.DependsOn {
-		var other v1alpha1.ClusterRelease
-		err := r.client.Get(ctx, client.ObjectKey{Namespace: obj.Namespace, Name: name}, &other)
-		if apierrors.IsNotFound(err) {
-			return fmt.Sprintf("ClusterRelease/%s, which spec.dependsOn names, doesn't exist", name), nil
-		}
-		if err != nil {
-			return "", err
+		other, ok := all[name]
+		if !ok {
+			return fmt.Sprintf("ClusterRelease/%s, which spec.dependsOn names, doesn't exist: declare it, or drop it from dependsOn", name)
 		}
 		ready := meta.FindStatusCondition(other.Status.Conditions, v1alpha1.ConditionReady)
 		if ready == nil || ready.Status != "True" || ready.ObservedGeneration != other.Generation {
-			return fmt.Sprintf("waiting for ClusterRelease/%s to be ready", name), nil
+			return fmt.Sprintf("waiting for ClusterRelease/%s to be ready", name)
 		}
 	}
-	return "", nil
+	return ""
+}
+
+// circle returns the way from the names back to the goal, nil if there is none.
+func circle(goal string, names []string, all map[string]*v1alpha1.ClusterRelease, seen map[string]bool) []string {
+	for _, name := range names {
+		if name == goal {
+			return []string{goal}
+		}
+		if other, ok := all[name]; ok && !seen[name] {
+			seen[name] = true
+			if rest := circle(goal, other.Spec.DependsOn, all, seen); rest != nil {
+				return append([]string{name}, rest...)
+			}
+		}
+	}
+	return nil
 }
 
 // drive tells the worker what to do now.

@@ -206,6 +206,7 @@ func (o *Operator) addHosts() error {
 		Watches(&corev1.Node{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(nodeMatters())).
 		Watches(&v1alpha1.Host{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(specOrAnnotations())).
 		Watches(&v1alpha1.ClusterRelease{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(specOrAnnotations())).
+		Watches(&v1alpha1.TrustPolicy{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(trustAccepted())).
 		WatchesRawSource(wakeups(o.hosts.poolChanged, pools)).
 		WatchesRawSource(wakeups(o.sources.poolsChanged, pools)).
 		Complete(o.quiet(r))

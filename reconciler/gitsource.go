@@ -43,6 +43,7 @@ func (r *sourceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	var obj v1alpha1.GitSource
 	err := r.client.Get(ctx, req.NamespacedName, &obj)
 	if apierrors.IsNotFound(err) {
+		r.forget(v1alpha1.KindGitSource, req.Name)
 		return ctrl.Result{}, r.sources.drop(req.Name)
 	}
 	if err != nil {

@@ -45,8 +45,18 @@ type hostRuntime struct {
 	hostChanged, poolChanged chan event.TypedGenericEvent[string]
 
 	mu        sync.Mutex
-	delivered map[string]int64 // trust version by host id
+	delivered map[string]delivery // by host id
 }
+
+// delivery is what came of handing a trust document to a host.
+type delivery struct {
+	version int64
+	// retry is when a host that refused it is asked again; zero if it accepted.
+	retry time.Time
+}
+
+// retryTrust is how long a host that refused a trust document isn't asked again.
+const retryTrust = 10 * time.Minute
 
 // errNoHosts says that hosts can't be driven.
 var errNoHosts = &reasonError{"HostsDisabled", true, errors.New(
@@ -56,7 +66,7 @@ var errNoHosts = &reasonError{"HostsDisabled", true, errors.New(
 func newHostRuntime(o *Operator) (*hostRuntime, error) {
 	h := &hostRuntime{
 		opts: o.opts, client: o.manager.GetClient(), store: o.base.store, log: o.opts.Log.WithName("hosts"),
-		leading: make(chan struct{}), delivered: map[string]int64{},
+		leading: make(chan struct{}), delivered: map[string]delivery{},
 		hostChanged: make(chan event.TypedGenericEvent[string], 64),
 		poolChanged: make(chan event.TypedGenericEvent[string], 64),
 	}
@@ -219,22 +229,33 @@ func (h *hostRuntime) deliverTrust(ctx context.Context) {
 func (h *hostRuntime) deliver(ctx context.Context, version int64, envelope []byte) {
 	for _, state := range h.fleet.States() {
 		id := state.Target.HostID
-		if !state.Connected || state.About.TrustVersion >= version || h.deliveredVersion(id) >= version {
+		if !state.Connected || state.About.TrustVersion >= version || !h.due(id, version) {
 			continue
 		}
 		got, err := h.fleet.DeliverTrust(ctx, id, envelope)
-		if err != nil {
-			logOnce(h.log.WithValues("host", id), err, "the trust document isn't accepted by the host")
-			continue
+		if ctx.Err() != nil {
+			return
 		}
-		h.mu.Lock()
-		h.delivered[id] = got
-		h.mu.Unlock()
+		logOnce(h.log.WithValues("host", id), err, "the trust document isn't accepted by the host")
+		h.delivery(id, version, got, err)
 	}
 }
 
-func (h *hostRuntime) deliveredVersion(id string) int64 {
+// delivery notes what came of handing a version to a host.
+func (h *hostRuntime) delivery(id string, version, got int64, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.delivered[id]
+	d := delivery{version: got}
+	if err != nil {
+		d = delivery{version: version, retry: h.opts.Now().Add(retryTrust)}
+	}
+	h.delivered[id] = d
+}
+
+// due reports whether a host should be handed a version of the trust document.
+func (h *hostRuntime) due(id string, version int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := h.delivered[id]
+	return d.version < version || !d.retry.IsZero() && !h.opts.Now().Before(d.retry)
 }

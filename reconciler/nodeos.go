@@ -91,7 +91,7 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	var obj v1alpha1.NodeOS
 	err := r.client.Get(ctx, req.NamespacedName, &obj)
 	if apierrors.IsNotFound(err) {
-		r.forget(req.Name)
+		r.forgetPool(req.Name)
 		return ctrl.Result{}, r.store.DropPool(ctx, req.Name)
 	}
 	if err != nil {
@@ -173,8 +173,9 @@ func (r *poolReconciler) hold(ctx context.Context, before, obj *v1alpha1.NodeOS,
 	return r.patchStatus(ctx, before, obj)
 }
 
-// forget drops what is kept of a pool that is gone.
-func (r *poolReconciler) forget(name string) {
+// forgetPool drops what is kept of a pool that is gone.
+func (r *poolReconciler) forgetPool(name string) {
+	r.forget(v1alpha1.KindNodeOS, name)
 	r.hosts.forgetPool(name)
 	r.gauges.forgetPool(name)
 	r.mu.Lock()

@@ -86,7 +86,7 @@ type Operator struct {
 	uid string
 	// ready is closed once the leader has loaded what was accepted.
 	ready chan struct{}
-	// fail ends Run with an error: this process must not go on.
+	// fail is what fatal calls; Run sets it.
 	fail func(error)
 
 	releases *releases
@@ -243,6 +243,9 @@ func (o *Operator) Run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// fatal ends Run with the error: this process must not go on.
+func (o *Operator) fatal(err error) { o.fail(err) }
 
 // load reads what was accepted, once this process is the leader; controllers
 // wait for it.

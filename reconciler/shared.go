@@ -109,6 +109,21 @@ func (b *base) record(obj conditioned) {
 	}
 }
 
+// forget drops the condition metrics of an object that is gone: an alert on one
+// would go on for ever.
+func (b *base) forget(kind, name string) {
+	ref := corev1.ObjectReference{Kind: kind, Namespace: v1alpha1.Namespace, Name: name}
+	for _, typ := range []string{
+		v1alpha1.ConditionReady, v1alpha1.ConditionReconciling, v1alpha1.ConditionStalled, v1alpha1.ConditionInsecure,
+		v1alpha1.ConditionSourceVerified, v1alpha1.ConditionWriteBackReady,
+		v1alpha1.ConditionAvailable, v1alpha1.ConditionProgressing, v1alpha1.ConditionFailing, v1alpha1.ConditionReleaseAccepted,
+		v1alpha1.ConditionReleaseVerified, v1alpha1.ConditionUpgradeable, v1alpha1.ConditionFieldYielded, v1alpha1.ConditionInvalid,
+		v1alpha1.ConditionPaused, v1alpha1.ConditionHalted, v1alpha1.ConditionOSVerified,
+	} {
+		b.metrics.DeleteCondition(ref, typ)
+	}
+}
+
 // announce emits events for transitions only.
 func (b *base) announce(before, obj conditioned) {
 	for _, c := range obj.GetConditions() {
@@ -181,7 +196,7 @@ func (o *Operator) quiet(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		result, err := r.Reconcile(ctx, req)
 		if errors.Is(err, accepted.ErrLost) {
-			o.fail(err)
+			o.fatal(err)
 			return reconcile.Result{}, err
 		}
 		if apierrors.IsConflict(err) {

@@ -4,11 +4,15 @@
 package reconciler
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
@@ -165,7 +169,8 @@ func TestARestartDoesntTouchWhatItDoesntKnowYet(t *testing.T) {
 	obj.Status.Accepted = &v1alpha1.ReleaseRef{Version: "1.0.0"}
 	obj.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: "True", ObservedGeneration: 3}}
 	facts := func() *status.ReleaseFacts { return &status.ReleaseFacts{Worker: &worker.SyncWorkerStatus{}} }
-	if !unknownYet(obj, facts()) {
+	unknown := func(f *status.ReleaseFacts) bool { return unknownYet(obj, f.Worker, f) }
+	if !unknown(facts()) {
 		t.Error("a worker that knows nothing yet would overwrite the status")
 	}
 	known := facts()
@@ -175,12 +180,12 @@ func TestARestartDoesntTouchWhatItDoesntKnowYet(t *testing.T) {
 	held := facts()
 	held.Held.Reason = status.ReasonPaused
 	for name, f := range map[string]*status.ReleaseFacts{"loaded": known, "refused": refused, "held": held} {
-		if unknownYet(obj, f) {
+		if unknown(f) {
 			t.Errorf("%s: nothing is told", name)
 		}
 	}
 	obj.Generation = 4
-	if unknownYet(obj, facts()) {
+	if unknown(facts()) {
 		t.Error("another generation isn't told of")
 	}
 }
@@ -234,5 +239,76 @@ func TestTheSignerIsReadBackAsItWasWritten(t *testing.T) {
 	}
 	if got := parseSigner("nobody"); got != nil {
 		t.Errorf("parseSigner of no signer = %+v", got)
+	}
+}
+
+func TestAReleaseWaitsForWhatItDependsOn(t *testing.T) {
+	release := func(name string, ready bool, on ...string) *v1alpha1.ClusterRelease {
+		r := &v1alpha1.ClusterRelease{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 2}}
+		r.Spec.DependsOn = on
+		if ready {
+			r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: "True", ObservedGeneration: 2}}
+		}
+		return r
+	}
+	all := map[string]*v1alpha1.ClusterRelease{
+		"ready": release("ready", true), "busy": release("busy", false), "stale": release("stale", true),
+		"a": release("a", true, "b"), "b": release("b", true, "c"), "c": release("c", true, "a"),
+	}
+	all["stale"].Generation = 3
+	for _, c := range []struct {
+		on   []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"ready"}, ""},
+		{[]string{"ready", "busy"}, "waiting for ClusterRelease/busy to be ready"},
+		{[]string{"stale"}, "waiting for ClusterRelease/stale to be ready"},
+		{[]string{"none"}, "ClusterRelease/none, which spec.dependsOn names, doesn't exist: declare it, or drop it from dependsOn"},
+		{[]string{"me"}, "spec.dependsOn is a circle, me → me: take one of them out"},
+		{[]string{"a"}, ""},
+	} {
+		if got := waitsFor(release("me", false, c.on...), all); got != c.want {
+			t.Errorf("dependsOn %v: %q, want %q", c.on, got, c.want)
+		}
+	}
+	if got, want := waitsFor(all["a"], all), "spec.dependsOn is a circle, a → b → c → a: take one of them out"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestARefusedTrustDocumentIsNotOfferedAtEachTick(t *testing.T) {
+	now := epoch
+	h := &hostRuntime{opts: Options{Now: func() time.Time { return now }}, delivered: map[string]delivery{}}
+	if !h.due("host-1", 3) {
+		t.Error("a host that wasn't asked yet isn't due")
+	}
+	h.delivery("host-1", 3, 0, errNoHosts)
+	if h.due("host-1", 3) {
+		t.Error("it refused just now and is asked again")
+	}
+	if !h.due("host-1", 4) {
+		t.Error("a newer document is offered at once")
+	}
+	now = now.Add(retryTrust)
+	if !h.due("host-1", 3) {
+		t.Error("it is never asked again")
+	}
+	h.delivery("host-1", 3, 3, nil)
+	if h.due("host-1", 3) {
+		t.Error("it has the document")
+	}
+}
+
+func TestALostStoreEndsTheProcess(t *testing.T) {
+	var o Operator
+	controller := o.quiet(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+		return reconcile.Result{}, fmt.Errorf("write: %w", accepted.ErrLost)
+	}))
+	var got error
+	o.fail = func(err error) { got = err } // Run does, after the controllers were made
+	_, err := controller.Reconcile(t.Context(), reconcile.Request{})
+	if err == nil || !errors.Is(got, accepted.ErrLost) {
+		t.Errorf("the process goes on: %v, %v", got, err)
 	}
 }
