@@ -106,9 +106,12 @@ func trailers(r Report) []sources.Trailer {
 			add("Lockstep-Release-Digest", x.Digest)
 		}
 	}
+	said := map[string]bool{} // several objects may have the same condition
 	for _, c := range r.Conditions[:min(maxShown, len(r.Conditions))] {
-		if wordForm.MatchString(c.Type) && slices.Contains([]string{"True", "False", "Unknown"}, c.Status) {
-			add("Lockstep-Condition", fmt.Sprintf("%s=%s %s", c.Type, c.Status, word(c.Reason)))
+		text := fmt.Sprintf("%s=%s %s", c.Type, c.Status, word(c.Reason))
+		if !said[text] && wordForm.MatchString(c.Type) && slices.Contains([]string{"True", "False", "Unknown"}, c.Status) {
+			said[text] = true
+			add("Lockstep-Condition", text)
 		}
 	}
 	if len(r.Insecure) > 0 {

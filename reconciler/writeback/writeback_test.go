@@ -262,3 +262,21 @@ func FuzzForeignStringsForgeNothing(f *testing.F) {
 		}
 	})
 }
+
+func TestAConditionOfSeveralObjectsIsOneTrailer(t *testing.T) {
+	r := updating()
+	again := r.Conditions[0]
+	again.Object = "GitSource/fleet"
+	once, err := Render(r, now, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Conditions = append(r.Conditions, again)
+	twice, err := Render(r, now, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(once.Trailers, twice.Trailers); diff != "" {
+		t.Errorf("trailers (-once +twice):\n%s", diff)
+	}
+}
