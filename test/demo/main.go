@@ -45,11 +45,11 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return fmt.Errorf("working directory: %w", err)
 	}
 	defer func() {
-		if err == nil && os.Getenv("DEMO_KEEP") == "" {
-			_ = os.RemoveAll(dir)
-		} else if err != nil {
+		if err != nil {
 			fmt.Fprintf(out, "\nlogs and data stay in %s\n", dir)
+			return
 		}
+		_ = os.RemoveAll(dir)
 	}()
 	s := &screen{out: out, start: time.Now()}
 	s.title("Lockstep: a commit becomes a running release and upgraded hosts")
@@ -133,7 +133,7 @@ Everything stays up until you press Ctrl-C. Try by hand, in another terminal:
   export KUBECONFIG=%s PATH=%s:$PATH GIT_SSL_CAINFO=%s
   lockstep status --watch
   kubectl get clusterreleases,nodeos,hosts -n lockstep-system
-  git clone %s
+  git clone -b main %s
   git -C fleet log --show-signature origin/lockstep-status/%s
   logs: %s
 `, w.Control.Kubeconfig(), bin, w.Path("git-ca.crt"), w.Git.CloneURL(), world.Cluster, w.Path("*.log"))
