@@ -58,6 +58,7 @@ func source() Group {
 			{"SecretNotFound", Itself, "a Secret that the source names doesn't exist", "create it"},
 			{"SecretNotBound", Itself, "the Secret doesn't say that it may serve this use and this host", "the message has the `kubectl annotate` command"},
 			{"Unverified", Person, "`spec.verify` isn't set: whoever can push declares the cluster", "set `spec.verify: {mode: head}`"},
+			{"SourceNotRead", Itself, "a release lies in a repository that isn't being read: its source was deleted, or the process has just begun", "if it stays, declare the GitSource again"},
 			{"SourceUnverified", Person, "a release lies in a repository whose commits aren't verified", "set `spec.verify`, or declare the release as an image"},
 			{"DevelopmentDoor", Person, "condition `Insecure`: a flag for development is on", "start the process without it"},
 			{"ApplyFailed", Itself, "the API server didn't take the declared objects", "the message has its answer"},
