@@ -90,12 +90,12 @@ spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name
 
 // elapse lets real time pass: between two looks at a real server, or to see
 // that something doesn't happen, which only time can show.
-func elapse(t testing.TB, d time.Duration) {
-	t.Helper()
+func elapse(tb testing.TB, d time.Duration) {
+	tb.Helper()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-t.Context().Done():
+	case <-tb.Context().Done():
 	}
 }
