@@ -75,10 +75,7 @@ func (r *sourceReconciler) holds(obj *v1alpha1.GitSource) status.HeldBy {
 	if held := r.held(obj, obj.Spec.Suspend); held.Reason != "" {
 		return held
 	}
-	if _, _, declared := r.store.Owner(v1alpha1.KindGitSource, obj.Name); !declared {
-		return status.HeldBy{} // bootstrap made it
-	}
-	return r.sources.notFromSource(obj, v1alpha1.KindGitSource, obj.Spec)
+	return r.sources.edited(obj)
 }
 
 // tell writes what a look came to. The write-back writes this status too: what
@@ -325,11 +322,15 @@ func (r *sourceReconciler) conclude(obj *v1alpha1.GitSource, l look) {
 	if l.known {
 		s.Orphaned = l.orphaned
 	}
+	var gone []string
+	if obj.Spec.WriteBack == nil {
+		gone, s.StatusCommit = []string{v1alpha1.ConditionWriteBackReady}, nil
+	}
 	s.Conditions = status.Fold(s.Conditions, obj.Generation, now, status.Source(status.SourceFacts{
 		Spec: obj.Spec, Accepted: s.AcceptedRevision, Attempted: l.attempted.String(), Held: l.held,
 		Err: l.err, Reason: reasonOf(l.err, "ApplyFailed"), Retriable: retriable(l.err),
 		Insecure: r.insecure(obj),
-	}))
+	}), gone...)
 }
 
 // insecure lists the development doors that are open.

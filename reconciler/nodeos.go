@@ -71,6 +71,7 @@ func (r *poolReconciler) early(name string) time.Duration {
 // osVerdict is what the verification of an OS image came to, for one policy.
 type osVerdict struct {
 	key     string
+	image   string
 	product string
 	err     error
 	at      time.Time
@@ -293,12 +294,9 @@ func (r *poolReconciler) carrier(obj *v1alpha1.NodeOS) (release string, manifest
 	release, met, _ = r.store.PoolOwner(obj.Name)
 	manifest, loaded, ok := r.releases.manifest(payload.ObjectID{
 		Group: v1alpha1.Group, Kind: v1alpha1.KindNodeOS, Namespace: v1alpha1.Namespace, Name: obj.Name,
-	})
+	}, release)
 	if !ok {
 		return release, nil, met
-	}
-	if loaded != release {
-		met = ""
 	}
 	return loaded, manifest, met
 }
@@ -369,7 +367,12 @@ func (r *poolReconciler) verify(ctx context.Context, obj *v1alpha1.NodeOS) osVer
 	if known && last.key == key && (last.err == nil || now.Sub(last.at) < retryUnverified) {
 		return last
 	}
-	verdict := osVerdict{key: key, at: now}
+	verdict := osVerdict{key: key, image: obj.Spec.OS.Image, at: now}
+	if last.image == verdict.image {
+		// What an image is doesn't change when it's refused later; orders to
+		// hosts in flight name it.
+		verdict.product = last.product
+	}
 	verifier, err := verify.New(verify.Config{
 		Registry: r.images.registry, Policy: func() *trust.Document { return doc }, Cluster: from.cluster, Now: r.now,
 	})
@@ -381,7 +384,9 @@ func (r *poolReconciler) verify(ctx context.Context, obj *v1alpha1.NodeOS) osVer
 		signed, err = verifier.OS(limited, verify.Request{
 			Name: obj.Name, Source: from.url, Image: obj.Spec.OS.Image, Version: obj.Spec.OS.Version, Standing: r.ran(obj),
 		})
-		verdict.product = signed.Product()
+		if err == nil {
+			verdict.product = signed.Product()
+		}
 	}
 	verdict.err = err
 	if ctx.Err() != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -104,9 +105,9 @@ func onlyProgress(a, b *v1alpha1.ClusterReleaseStatus) bool {
 }
 
 func newReleases(o *Operator, images *imageAccess, shared *applyShared, checker *health.Checker) *releases {
-	maps := o.kube.CoreV1().ConfigMaps(v1alpha1.Namespace)
+	stored := o.kube.CoreV1().ConfigMaps(v1alpha1.Namespace)
 	return &releases{
-		opts: o.opts, store: o.base.store, ledger: ledger.NewStore(maps), maps: maps,
+		opts: o.opts, store: o.base.store, ledger: ledger.NewStore(stored), maps: stored,
 		images: images, shared: shared, health: checker, gauges: o.base.gauges, log: o.opts.Log.WithName("release"),
 		reader: o.manager.GetAPIReader(), discovery: o.kube.Discovery(),
 		changed: make(chan event.TypedGenericEvent[string], 64), byName: map[string]*releaseRuntime{},
@@ -455,12 +456,17 @@ func (rt *releaseRuntime) yielded() []string {
 }
 
 // manifest returns the manifest of an object in a payload that a release's
-// worker has accepted, and that release's name.
-func (r *releases) manifest(id payload.ObjectID) (*payload.Manifest, string, bool) {
+// worker has accepted, and that release's name: of first, if its payload has
+// one, else of the first by name.
+func (r *releases) manifest(id payload.ObjectID, first string) (*payload.Manifest, string, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name, rt := range r.byName {
-		p := rt.worker.Accepted()
+	names := slices.Sorted(maps.Keys(r.byName))
+	if _, ok := r.byName[first]; ok {
+		names = slices.Insert(names, 0, first)
+	}
+	for _, name := range names {
+		p := r.byName[name].worker.Accepted()
 		if p == nil {
 			continue
 		}

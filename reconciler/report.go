@@ -148,7 +148,12 @@ func (r *reports) report(ctx context.Context) error {
 	var failures []error
 	for i := range w.sources {
 		source := &w.sources[i]
-		if source.Spec.WriteBack == nil || source.Spec.Suspend {
+		if r.sources.edited(source).Reason != "" {
+			seen[source.Name] = true // what is written goes on as it was declared
+			continue
+		}
+		// A suspended source isn't read; what it declared goes on, and is told.
+		if source.Spec.WriteBack == nil {
 			continue
 		}
 		record, ok := r.store.Source(source.Name)

@@ -194,6 +194,15 @@ func (s *sourceRuntimes) update(f func()) {
 	notify(s.poolsChanged)
 }
 
+// edited is notFromSource for a GitSource: one that no other source declares was
+// made by bootstrap, and is what it says.
+func (s *sourceRuntimes) edited(obj *v1alpha1.GitSource) status.HeldBy {
+	if _, _, declared := s.store.Owner(v1alpha1.KindGitSource, obj.Name); !declared {
+		return status.HeldBy{}
+	}
+	return s.notFromSource(obj, v1alpha1.KindGitSource, obj.Spec)
+}
+
 // failed counts the failed looks at a source since the last good one.
 func (s *sourceRuntimes) failed(name string, yes bool) int {
 	s.mu.Lock()

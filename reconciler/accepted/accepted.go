@@ -385,8 +385,14 @@ func (s *Store) SetEnd(ctx context.Context, name, deletion, serviceAccount strin
 // MaxPools bounds the NodeOS objects that are remembered of one release.
 const MaxPools = 200
 
-// SetPool records the spec hash of a NodeOS that a release's payload declares.
+// SetPool records the spec hash of a NodeOS that a release's payload declares,
+// and that it is no other's.
 func (s *Store) SetPool(ctx context.Context, name, pool, hash string) error {
+	if other, _, ok := s.PoolOwner(pool); ok && other != name {
+		if err := s.DropPool(ctx, pool); err != nil {
+			return err
+		}
+	}
 	return s.editRelease(ctx, name, func(r *Release) bool {
 		if r.Pools[pool] == hash {
 			return false

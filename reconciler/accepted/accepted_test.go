@@ -184,6 +184,12 @@ func TestWhatAReleaseLeavesBehindSurvivesARestart(t *testing.T) {
 	if release, hash, ok := second.PoolOwner("workers"); !ok || release != "platform" || hash != "sha256:aa" {
 		t.Errorf("PoolOwner = %q, %q, %v", release, hash, ok)
 	}
+	if err := second.SetPool(t.Context(), "another", "workers", "sha256:bb"); err != nil {
+		t.Fatal(err)
+	}
+	if release, hash, _ := second.PoolOwner("workers"); release != "another" || hash != "sha256:bb" {
+		t.Errorf("PoolOwner after another release took it over = %q, %q", release, hash)
+	}
 	if err := second.DropPool(t.Context(), "workers"); err != nil {
 		t.Fatal(err)
 	}
