@@ -99,7 +99,7 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.StringVar(&o.RegistriesFile, "registries", "", "file that says how registries are reached: mirrors, CAs, credentials")
 	fs.BoolVar(&o.AllowLoopbackRegistries, "allow-loopback-registries", false, "for development: registries on loopback addresses, without TLS")
 	fs.BoolVar(&o.AllowInsecureSources, "allow-insecure-sources", false, "for development: Git sources over http and file; shown as condition Insecure")
-	fs.StringVar(&o.AgentPKIDir, "agent-pki", "", "directory with hosts-ca.crt, caller.crt and caller.key for speaking to agents; empty: no host is driven")
+	fs.StringVar(&o.AgentPKIDir, "agent-pki", "", "directory with ca.crt, tls.crt and tls.key as lockstep pki issue caller makes it, for speaking to agents; empty: no host is driven")
 	fs.StringVar(&o.ClusterUID, "cluster-uid", "", "identity of the cluster in certificates and fences; empty: the UID of namespace kube-system")
 	fs.StringVar(&o.ServiceAccount, "service-account", "lockstep-reconciler", "the service account that this process runs as")
 	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "act only while holding the lease")
