@@ -305,7 +305,7 @@ func TestTheTwoWritersOfAStatusKeepEachOthersWork(t *testing.T) {
 			return true
 		}
 	}
-	must(t, s.patchFresh(t.Context(), fresh, set("WriteBackReady")))
+	must(t, s.patchFresh(t.Context(), fresh, set("Other")))
 	must(t, s.patchFresh(t.Context(), stale, set("Test")))
 	s.wrote()
 	must(t, s.patchFresh(t.Context(), s.look("writers"), set("Test")))
@@ -313,7 +313,7 @@ func TestTheTwoWritersOfAStatusKeepEachOthersWork(t *testing.T) {
 		t.Errorf("a status without a change was written %d times", n)
 	}
 	obj := s.look("writers")
-	for _, typ := range []string{"WriteBackReady", "Test", v1alpha1.ConditionReady} {
+	for _, typ := range []string{"Other", "Test", v1alpha1.ConditionReady} {
 		if meta.FindStatusCondition(obj.Status.Conditions, typ) == nil {
 			t.Errorf("condition %s was lost", typ)
 		}
