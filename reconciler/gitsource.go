@@ -281,7 +281,7 @@ func sameSource(a, b accepted.Source) bool {
 	if a.Revision != b.Revision || a.Tree != b.Tree || a.URL != b.URL || a.Cluster != b.Cluster || a.SpentRewind != b.SpentRewind || a.Signer != b.Signer {
 		return false
 	}
-	return sameMap(a.Objects, b.Objects) && sameMap(a.UIDs, b.UIDs)
+	return sameMap(a.Objects, b.Objects) && sameMap(a.UIDs, b.UIDs) && sameMap(a.Manifests, b.Manifests)
 }
 
 func sameMap(a, b map[string]string) bool {

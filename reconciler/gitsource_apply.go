@@ -31,8 +31,8 @@ import (
 func (r *sourceReconciler) applyState(
 	ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, state *desired.State, record accepted.Source,
 ) (accepted.Source, []string, error) {
-	next := accepted.Source{Objects: map[string]string{}, UIDs: map[string]string{}}
-	stale, err := r.stale(ctx, obj, rt, state)
+	next := accepted.Source{Objects: map[string]string{}, UIDs: map[string]string{}, Manifests: map[string]string{}}
+	stale, err := r.stale(ctx, obj, rt, state, record)
 	if err != nil {
 		return next, nil, err
 	}
@@ -42,7 +42,7 @@ func (r *sourceReconciler) applyState(
 		}
 	}
 	for _, o := range state.Objects {
-		next.Objects[objectKey(o)] = o.Hash
+		next.Objects[objectKey(o)], next.Manifests[objectKey(o)] = o.Hash, manifestHash(o)
 		live, _, err := r.read(ctx, o.Kind, o.Name)
 		if err != nil {
 			return next, nil, err
@@ -75,7 +75,7 @@ func manifestHash(o desired.Object) string {
 
 // stale returns the declared objects that aren't in the cluster as they are
 // declared. It reads the cache: an unchanged state costs no request.
-func (r *sourceReconciler) stale(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, state *desired.State) ([]desired.Object, error) {
+func (r *sourceReconciler) stale(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, state *desired.State, record accepted.Source) ([]desired.Object, error) {
 	var out []desired.Object
 	for _, o := range state.Objects {
 		live, spec, err := r.read(ctx, o.Kind, o.Name)
@@ -90,7 +90,11 @@ func (r *sourceReconciler) stale(ctx context.Context, obj *v1alpha1.GitSource, r
 		if err != nil {
 			return nil, err
 		}
-		if hash != o.Hash || rt.applied[objectKey(o)] != manifestHash(o) || live.GetAnnotations()[v1alpha1.AnnotationSource] != obj.Name ||
+		applied, ok := rt.applied[objectKey(o)]
+		if !ok {
+			applied = record.Manifests[objectKey(o)] // by an earlier process
+		}
+		if hash != o.Hash || applied != manifestHash(o) || live.GetAnnotations()[v1alpha1.AnnotationSource] != obj.Name ||
 			!contains(live.GetLabels(), o.Manifest.GetLabels()) || !contains(live.GetAnnotations(), o.Manifest.GetAnnotations()) {
 			out = append(out, o)
 		}

@@ -88,6 +88,17 @@ func newSourceRig(b *bench, repo *repository, name string) *sourceRig {
 	return s
 }
 
+// restart begins a new process with the mirrors of the old one.
+func (s *sourceRig) restart() {
+	s.t.Helper()
+	dir := s.r.sources.opts.StateDir
+	must(s.t, s.r.sources.drop(s.name))
+	s.reload()
+	s.r = &sourceReconciler{base: s.base, sources: s.runtimes(Options{}), decoder: s.r.decoder}
+	s.r.sources.opts.StateDir = dir
+	s.r.opts = s.r.sources.opts
+}
+
 func (s *sourceRig) declare(name string, repo *repository) {
 	s.t.Helper()
 	s.create(&v1alpha1.GitSource{
@@ -160,6 +171,11 @@ func TestACommitIsAppliedOnce(t *testing.T) {
 	s.look("once")
 	if n := s.wrote(); n != 0 {
 		t.Errorf("a look at an unchanged source made %d writes", n)
+	}
+	s.restart()
+	s.look("once")
+	if n := s.wrote(); n != 0 {
+		t.Errorf("a new process made %d writes over an unchanged source", n)
 	}
 }
 
@@ -322,29 +338,22 @@ func TestTheTwoWritersOfAStatusKeepEachOthersWork(t *testing.T) {
 
 func TestARestartKeepsUpWhatWasAcceptedWhileGitIsAway(t *testing.T) {
 	repo := newRepository(t)
-	b := newBench(t)
-	s := newSourceRig(b, repo, "away")
+	s := newSourceRig(newBench(t), repo, "away")
 	s.dropAtEnd("away-a")
 	repo.commit(releaseDoc("away-a", "1.0.0"))
 	s.look("away")
-	// A new process with the mirror of the old one.
-	state := s.r.sources.opts.StateDir
-	must(t, s.r.sources.drop("away"))
-	b.reload()
-	next := &sourceRig{bench: b, name: "away", r: &sourceReconciler{base: b.base, sources: b.runtimes(Options{}), decoder: s.r.decoder}}
-	next.r.sources.opts.StateDir = state
-	next.r.opts = next.r.sources.opts
+	s.restart()
 	must(t, os.Rename(repo.dir, repo.dir+".away"))
-	live := next.release("away-a")
+	live := s.release("away-a")
 	live.Spec.Desired.Version = "6.6.6"
-	must(t, next.client.Update(t.Context(), live))
+	must(t, s.client.Update(t.Context(), live))
 	var result reconcile.Result
-	result, err := next.r.Reconcile(t.Context(), named("away"))
+	result, err := s.r.Reconcile(t.Context(), named("away"))
 	must(t, err)
 	if result.RequeueAfter <= 0 {
 		t.Error("it is never looked at again")
 	}
-	if got := next.release("away-a").Spec.Desired.Version; got != "1.0.0" {
+	if got := s.release("away-a").Spec.Desired.Version; got != "1.0.0" {
 		t.Errorf("away-a is at %s: drift is repaired from the mirror", got)
 	}
 }

@@ -66,6 +66,10 @@ type Source struct {
 	// UIDs are those of the declared objects as they were after the apply, by
 	// the same key; a source prunes only what still has its UID.
 	UIDs map[string]string `json:"uids,omitempty"`
+	// Manifests are the hashes of the manifests that were applied, labels and
+	// annotations included, by the same key: a new process applies only what
+	// differs.
+	Manifests map[string]string `json:"manifests,omitempty"`
 	// SpentRewind is the last one-use rewind that was used.
 	SpentRewind string `json:"spentRewind,omitempty"`
 	// Published is what the status branch was told last; only SetPublished
@@ -287,10 +291,11 @@ func (s *Store) SetSource(ctx context.Context, name string, src Source) error {
 			if other == name || !overlap(have.Objects, src.Objects) {
 				continue
 			}
-			have.Objects, have.UIDs = maps.Clone(have.Objects), maps.Clone(have.UIDs)
+			have.Objects, have.UIDs, have.Manifests = maps.Clone(have.Objects), maps.Clone(have.UIDs), maps.Clone(have.Manifests)
 			for key := range src.Objects {
 				delete(have.Objects, key)
 				delete(have.UIDs, key)
+				delete(have.Manifests, key)
 			}
 			d.Sources[other] = have
 		}
