@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -211,10 +212,8 @@ func (e *evidence) readLive(ctx context.Context, c client.Client, gvk schema.Gro
 // deployments.apps/web/api.
 func resolveObject(mapper meta.RESTMapper, arg string) (payload.ObjectID, schema.GroupVersionKind, error) {
 	parts := strings.Split(arg, "/")
-	for _, p := range parts {
-		if p == "" {
-			return payload.ObjectID{}, schema.GroupVersionKind{}, invalid(fmt.Errorf("%.200q has an empty part; want [GROUP/]KIND/[NAMESPACE/]NAME", arg))
-		}
+	if slices.Contains(parts, "") {
+		return payload.ObjectID{}, schema.GroupVersionKind{}, invalid(fmt.Errorf("%.200q has an empty part; want [GROUP/]KIND/[NAMESPACE/]NAME", arg))
 	}
 	kind, rest := schema.ParseGroupResource(strings.ToLower(parts[0])), parts[1:]
 	gvk, err := mapper.KindFor(kind.WithVersion(""))

@@ -244,6 +244,18 @@ func TestExplainRefusesNamesThatItCannotRead(t *testing.T) {
 	}
 }
 
+func TestExplainSaysWhatALevelObjectComplainsOf(t *testing.T) {
+	sick := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": []any{
+		map[string]any{"type": "Progressing", "status": "True"}, map[string]any{"type": "Available", "status": "False"},
+	}}}}
+	if got := ailing(sick); !strings.Contains(got, "Available=False") {
+		t.Errorf("a Deployment without pods: %q", got)
+	}
+	if got := ailing(&unstructured.Unstructured{Object: map[string]any{}}); got != "" {
+		t.Errorf("an object without conditions: %q", got)
+	}
+}
+
 func TestExplainKnowsReasonsWithoutACluster(t *testing.T) {
 	var out bytes.Buffer
 	if err := explainReason(&out, "Unsigned"); err != nil || !strings.Contains(out.String(), "mends itself: yes") {

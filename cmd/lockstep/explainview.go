@@ -197,7 +197,7 @@ func (v *explainView) judged(e *evidence, r *v1alpha1.ClusterRelease) answer {
 	}
 	switch held.Judge(m) {
 	case apply.Level:
-		return answer{"as " + releaseWords(r) + " wants it", ""}
+		return answer{"as " + releaseWords(r) + " wants it" + ailing(e.live), ""}
 	case apply.Done:
 		return answer{"a Job that finished, and was removed after that", ""}
 	case apply.Missing:
@@ -400,6 +400,20 @@ func liveConditions(u *unstructured.Unstructured) []string {
 		out = append(out, foreign.Line(fmt.Sprintf("%v=%v", m["type"], m["status"])))
 	}
 	return out
+}
+
+// ailing says what an object complains of itself: level isn't healthy.
+func ailing(u *unstructured.Unstructured) string {
+	if u == nil {
+		return ""
+	}
+	for _, c := range liveConditions(u) {
+		switch c {
+		case "Available=False", "Ready=False", "Established=False", "Failed=True", "Stalled=True":
+			return ", but it says " + c + " itself: kubectl describe it"
+		}
+	}
+	return ""
 }
 
 // differs says that a declared object isn't what Git says; "" if it is, or if
