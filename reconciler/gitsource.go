@@ -100,8 +100,6 @@ type look struct {
 	// attempted is the newest revision seen.
 	attempted sources.Revision
 	snapshot  *sources.Snapshot
-	// acceptedNow is set when a revision was accepted in this look.
-	acceptedNow bool
 	// orphaned are objects that left Git and were kept; known says that they
 	// were found out.
 	orphaned []string

@@ -114,12 +114,18 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if err := r.hosts.ready(ctx); err != nil {
 		return r.refuse(ctx, before, &obj, err)
 	}
-	planned, err := r.braked(ctx, &obj)
+	return r.pass(ctx, before, &obj)
+}
+
+// pass has the executor look at the pool once and do what is due, and tells
+// where it stands.
+func (r *poolReconciler) pass(ctx context.Context, before, obj *v1alpha1.NodeOS) (ctrl.Result, error) {
+	planned, err := r.braked(ctx, obj)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	pool := executor.Pool{NodeOS: planned}
-	verdict := r.verify(ctx, &obj)
+	verdict := r.verify(ctx, obj)
 	pool.Product = verdict.product
 	if verdict.err != nil {
 		pool.Unverified, pool.UnverifiedReason = verdict.err.Error(), reasonOf(verdict.err, "FetchFailed")
@@ -130,7 +136,7 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil
 	}
 	if err != nil {
-		return r.refuse(ctx, before, &obj, err)
+		return r.refuse(ctx, before, obj, err)
 	}
 	for _, p := range result.Problems {
 		logOnce(log.FromContext(ctx).WithValues("host", p.Host, "step", p.Step), p.Err, "a step has to be repeated")
@@ -139,13 +145,13 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		log.FromContext(ctx).Info("step", "host", s.Node, "step", s.Kind, "attempt", s.Attempt)
 	}
 	r.hosts.setRollouts(obj.Name, result.Decision.Status.States)
-	result.Decision.Status.Apply(&obj, r.now())
-	r.gauges.pool(&obj)
-	if err := r.keepFinalizer(ctx, &obj, result.Decision.Status.Counts.InFlight > 0); err != nil {
+	result.Decision.Status.Apply(obj, r.now())
+	r.gauges.pool(obj)
+	if err := r.keepFinalizer(ctx, obj, result.Decision.Status.Counts.InFlight > 0); err != nil {
 		return ctrl.Result{}, err
 	}
 	before.ResourceVersion = obj.ResourceVersion
-	if err := r.patchStatus(ctx, before, &obj); err != nil {
+	if err := r.patchStatus(ctx, before, obj); err != nil {
 		return ctrl.Result{}, err
 	}
 	again := result.Again

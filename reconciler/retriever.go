@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -74,11 +75,7 @@ func (r *retriever) setOrigin(o origin) bool {
 func (r *retriever) snapshot() (origin, *payload.Payload, map[trust.Digest]time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	seen := make(map[trust.Digest]time.Time, len(r.seen))
-	for k, v := range r.seen {
-		seen[k] = v
-	}
-	return r.origin, r.previous, seen
+	return r.origin, r.previous, maps.Clone(r.seen)
 }
 
 // RetrievePayload implements worker.PayloadRetriever. Refusals are counted.
@@ -174,9 +171,7 @@ func (r *retriever) remember(ev trust.Evidence) {
 	if r.seen == nil || len(r.seen) > 1000 {
 		r.seen = map[trust.Digest]time.Time{}
 	}
-	for d, t := range ev.Seen() {
-		r.seen[d] = t
-	}
+	maps.Copy(r.seen, ev.Seen())
 }
 
 // setPrevious tells the retriever which payload is managed now.
