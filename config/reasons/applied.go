@@ -33,6 +33,7 @@ func release() Group {
 			{"HostSkew", Itself, "a kubelet is newer than the API server, or more than three minor versions older", "bring the hosts along first"},
 			{"APIRemoval", Itself, "the API server doesn't serve a kind of the release", "install its definition first, or build the release for this server"},
 			{"StoredVersions", Person, "objects are stored in a version that a definition drops", "migrate them, then clean `status.storedVersions`"},
+			{"InvalidHealthRule", Person, "a health rule of the release can't be evaluated; it is refused as a whole", "correct the rule that the message names"},
 			{"PruneGuard", Person, "more objects would be deleted than `spec.prune.maxFraction` allows", "look why; then raise the fraction"},
 			{"DryRunRefused", Itself, "the API server refused some objects in the trial run; none was applied", "the message has the first"},
 			{"MultipleErrors", Itself, "several objects failed; the message has the first ones", "as for each of them"},
