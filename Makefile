@@ -45,6 +45,10 @@ demo: build ## a Git commit becomes a running release and upgraded hosts, on thi
 e2e: build controlplane ## run only the whole-program tests, with their output
 	go test $(TESTFLAGS) -count=1 -v ./test/e2e/...
 
+.PHONY: bench
+bench: controlplane ## measure the main job beside its peers into bin/bench.json, about six quiet minutes (ROWS=repair,plan and ROUNDS=1 for less)
+	go run ./test/bench $(if $(ROWS),-rows $(ROWS)) $(if $(ROUNDS),-rounds $(ROUNDS))
+
 .PHONY: controlplane
 controlplane: ## compile the tests' control plane into the user's cache (once, about five minutes)
 	@go run ./test/controlplane/build

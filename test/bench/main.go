@@ -36,6 +36,9 @@ type bench struct {
 	log func(format string, args ...any)
 }
 
+// fewRounds is enough for rows that have many samples a round, or no goal.
+const fewRounds = 3
+
 // row measures something and returns lines of the table.
 type row struct {
 	name, about string

@@ -119,9 +119,9 @@ func median(values []float64) float64 {
 // noise.
 func ratios(over, under []float64) []float64 {
 	out := make([]float64, 0, len(over))
-	for i := range min(len(over), len(under)) {
-		if under[i] > 0 {
-			out = append(out, over[i]/under[i])
+	for i, d := range under {
+		if i < len(over) && d > 0 {
+			out = append(out, over[i]/d)
 		}
 	}
 	return out

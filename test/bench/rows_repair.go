@@ -69,8 +69,9 @@ const editsEach = 3
 func repairRows(ctx context.Context, b *bench) ([]result, error) {
 	var took []float64
 	kinds := len(editables())
-	for round := range b.rounds {
-		b.log("repair: round %d of %d", round+1, b.rounds)
+	rounds := min(b.rounds, fewRounds)
+	for round := range rounds {
+		b.log("repair: round %d of %d", round+1, rounds)
 		if err := b.onPlane(ctx, func(p *plane) error {
 			some, err := repairRound(ctx, p)
 			took = append(took, some...)
