@@ -79,7 +79,7 @@ func health() Group {
 			{"InProgress", Itself, "the controller of the object isn't done", ""},
 			{"NotObserved", Itself, "its controller hasn't seen the new generation", "does the controller run?"},
 			{"NotFound", Itself, "the object isn't there (yet)", ""},
-			{"HealthCheckFailed", Person, "the object says that it failed", "`kubectl describe` it"},
+			{"HealthCheckFailed", Itself, "the object says that it failed; it is looked at again", "`kubectl describe` it"},
 			{"HealthCheckTimeout", Itself, "it wasn't level within `spec.timeout` or its component's", "see the object; the release goes on trying"},
 			{"InvalidCELExpression", Person, "a health rule of the release can't be evaluated", "correct the rule"},
 			{"Unwatchable", Itself, "the kind can't be watched, so nothing can be told", "give the reconciler the right to list and watch it"},

@@ -46,7 +46,7 @@ func source() Group {
 			{"OwnedByOther", Person, "another source, release or tool owns the object", "remove it there; hand it over with `lockstep.dev/adopt-from`; or add the tool to `spec.adopt`"},
 			{"AuthenticationFailed", Itself, "the server refused the credentials", "renew the Secret"},
 			{"HostKeyMismatch", Person, "the SSH server isn't one of `known_hosts`", "find out why; then correct the Secret's `known_hosts`"},
-			{"RefNotFound", Itself, "the branch or tag isn't there any more", "push it again, or correct `spec.ref`"},
+			{"RefNotFound", Person, "the branch or tag isn't there any more", "push it again, or correct `spec.ref`"},
 			{"RevisionNotFound", Person, "a revision that was asked for exists neither here nor on the server", "push it again"},
 			{"Rewound", Person, "the ref no longer contains the accepted commit", "if that was meant: `lockstep source accept-rewind HASH`"},
 			{"TagMoved", Person, "the accepted tag names another commit now", "make a new tag; if it was meant: `lockstep source accept-rewind HASH`"},
