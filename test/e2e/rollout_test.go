@@ -35,6 +35,7 @@ func TestARolloutKeepsItsPromises(t *testing.T) {
 		rule, version string
 		play          func(t *testing.T, w *world.World, version string)
 	}{
+		{"Wall3AnEditOfThePoolIsPutBack", "1.0.1", testEditedPool},
 		{"BrakesHoldAndRelease", "1.1.0", testBrakes},
 		{"AnAdminsCordonIsNotTouched", "1.2.0", testForeignCordon},
 		{"AnAgentThatGoesAwayIsWaitedFor", "1.3.0", testAgentAway},
@@ -159,6 +160,36 @@ func outOfService(ctx context.Context, w *world.World) []string {
 		}
 	}
 	return out
+}
+
+// testEditedPool changes the pool in the cluster to an image that is signed:
+// nothing is staged before Git says so.
+func testEditedPool(t *testing.T, w *world.World, version string) {
+	image := system(t, w, sim.Document{Version: version})
+	patch := fmt.Sprintf(`{"spec":{"os":{"version":%q,"image":%q}}}`, version, image)
+	withoutAdmission(t, w)
+	// While its source is paused nobody puts it back, and still it isn't acted
+	// upon.
+	_, err := w.Lockstep(t.Context(), "pause", "gitsource/fleet", "--reason", "a look at wall 3")
+	must(t, err)
+	waitCondition(t, w, sourceObject(), v1alpha1.ConditionReady, "False", "Paused")
+	edit(t, w, poolObject(), patch)
+	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "False", "NotFromSource")
+	_, err = w.Lockstep(t.Context(), "resume", "gitsource/fleet")
+	must(t, err)
+	waitPool(t, w, func(obj *v1alpha1.NodeOS) error {
+		ready := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionReady)
+		if obj.Spec.OS.Version != "1.0.0" || ready == nil || ready.Status != "True" || ready.ObservedGeneration != obj.Generation {
+			return fmt.Errorf("OS %s, Ready is %+v; want 1.0.0 put back", obj.Spec.OS.Version, ready)
+		}
+		if obj.Status.Counts.Staged > 0 || obj.Status.Counts.InFlight > 0 {
+			t.Errorf("counts are %+v, want that nothing began", obj.Status.Counts)
+		}
+		return nil
+	})
+	for name := range w.Hosts {
+		runs(t, w, name, "1.0.0")
+	}
 }
 
 // testBrakes pauses the pool and holds a host by the command line.

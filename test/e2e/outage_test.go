@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/test/world"
+)
+
+// TestOutagesStopNothingThatRuns takes away what the reconciler talks to, one
+// after the other.
+func TestOutagesStopNothingThatRuns(t *testing.T) {
+	s := newStable(t, 0)
+	t.Run("WithoutGitTheAcceptedStateIsKept", func(t *testing.T) { testGitOutage(t, s) })
+	t.Run("WithoutTheRegistryAnUpdateWaitsAndRepairGoesOn", func(t *testing.T) { testRegistryOutage(t, s) })
+	t.Run("AnAPIServerThatRestartsFindsAllAgain", func(t *testing.T) { testAPIServerRestart(t, s) })
+}
+
+// statusCommits is how many status commits there are.
+func (s *stable) statusCommits(t *testing.T) int {
+	t.Helper()
+	log, err := s.w.Git.StatusLog(t.Context(), world.Cluster, "--format=%h")
+	must(t, err)
+	return len(strings.Fields(log))
+}
+
+// restart kills the reconciler as a power cut does and starts another one.
+func (s *stable) restart(t *testing.T, args ...string) {
+	t.Helper()
+	must(t, s.w.Reconciler.Kill())
+	must(t, s.w.StartReconciler(args...))
+}
+
+// withoutAdmission takes away the admission policy that refuses edits of what
+// comes from Git: no wall may rely on it alone.
+func withoutAdmission(t *testing.T, w *world.World) {
+	t.Helper()
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "lockstep-source"}}
+	must(t, client.IgnoreNotFound(w.Client.Delete(t.Context(), binding)))
+}
+
+// edit patches the spec of an object that comes from Git, as somebody with
+// kubectl does where no admission policy stands in the way; that one goes only
+// a moment after its binding.
+func edit(t *testing.T, w *world.World, obj client.Object, patch string) {
+	t.Helper()
+	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+		return w.Client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, []byte(patch)))
+	}))
+}
+
+// editedSpecIsPutBack changes the spec of the platform in the cluster and waits
+// until it is put back.
+func (s *stable) editedSpecIsPutBack(t *testing.T, version, other string) {
+	t.Helper()
+	edit(t, s.w, releaseObject(platform), other)
+	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+		obj, err := getRelease(ctx, s.w, platform)
+		if err != nil {
+			return err
+		}
+		if obj.Spec.Desired.Version != version || obj.Spec.Suspend {
+			return fmt.Errorf("spec is %+v, want it put back to %s", obj.Spec, version)
+		}
+		return nil
+	}))
+}
+
+func testGitOutage(t *testing.T, s *stable) {
+	withoutAdmission(t, s.w)
+	s.page(t, first)
+	before := s.statusCommits(t)
+	s.w.Git.Proxy.Down()
+	defer s.w.Git.Proxy.Up()
+	contains(t, waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "False", "FetchFailed"), "goes on")
+	s.goesOn(t)
+	s.editedSpecIsPutBack(t, first, `{"spec":{"suspend":true}}`)
+
+	// A new process knows what was accepted without Git.
+	s.restart(t)
+	s.goesOn(t)
+	s.editedSpecIsPutBack(t, first, `{"spec":{"suspend":true}}`)
+	waitCondition(t, s.w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
+
+	s.w.Git.Proxy.Up()
+	waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "True", "")
+	var page string
+	must(t, world.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
+		var err error
+		if page, err = s.w.Git.StatusFile(ctx, world.Cluster, "README.md"); err != nil {
+			return err
+		}
+		if strings.Contains(page, "FetchFailed") {
+			return errors.New("README.md still says FetchFailed")
+		}
+		log, err := s.w.Git.StatusLog(ctx, world.Cluster, "-1", "--format=%ct")
+		if err != nil {
+			return err
+		}
+		_, err = strconv.ParseInt(strings.TrimSpace(log), 10, 64)
+		return err
+	}))
+	contains(t, page, first)
+	// The outage itself is no history: what stood meanwhile is told at most
+	// once, with the present state.
+	if made := s.statusCommits(t) - before; made > 2 {
+		t.Errorf("%d status commits after the outage, want one for the present state", made)
+	}
+}
+
+func testRegistryOutage(t *testing.T, s *stable) {
+	ref := release(t, s.w, platformRelease("1.1.0", nil))
+	s.w.Reg.Proxy.Down()
+	defer s.w.Reg.Proxy.Up()
+	push(t, s.w, "platform 1.1.0", map[string]string{platformFile: declare(platform, "1.1.0", ref) + "  interval: 10s\n"})
+	contains(t, s.refused(t, platform, "1.1.0", "FetchFailed"), "tried again by itself")
+	s.goesOn(t)
+
+	// A new process can't read what runs; it forgets nothing of it, and waits.
+	s.restart(t)
+	contains(t, s.refused(t, platform, "1.1.0", "FetchFailed"), "tried again by itself")
+	obj, err := getRelease(t.Context(), s.w, platform)
+	must(t, err)
+	if obj.Status.Applied == nil || obj.Status.Applied.Version != first {
+		t.Errorf("applied is %+v after a restart, want %s", obj.Status.Applied, first)
+	}
+	s.w.Reg.Proxy.Up()
+	waitApplied(t, s.w, platform, "1.1.0")
+	s.repairs(t, "1.1.0")
+}
+
+// testAPIServerRestart restarts the API server in an update. The reconciler may
+// end when it can't hold its lease; its pod would be restarted then.
+func testAPIServerRestart(t *testing.T, s *stable) {
+	ref := release(t, s.w, platformRelease("1.2.0", nil))
+	push(t, s.w, "platform 1.2.0", map[string]string{platformFile: declare(platform, "1.2.0", ref) + "  interval: 10s\n"})
+	must(t, s.w.Control.RestartAPIServer(t.Context()))
+	must(t, world.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
+		select {
+		case <-s.w.Reconciler.Done():
+			if err := s.w.StartReconciler(); err != nil {
+				return err
+			}
+		default:
+		}
+		obj, err := getRelease(ctx, s.w, platform)
+		if err != nil {
+			return err
+		}
+		if obj.Status.Applied == nil || obj.Status.Applied.Version != "1.2.0" || !meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionReady) {
+			return fmt.Errorf("applied is %+v, want 1.2.0", obj.Status.Applied)
+		}
+		return nil
+	}))
+	s.repairs(t, "1.2.0")
+}
