@@ -265,10 +265,19 @@ func progressing(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) Condition 
 		// they stand in progress.
 		c.Message = fmt.Sprintf("working towards %s: run level %d", w.Actual.Version, max(w.RunLevel, 0))
 		if b := next.Progress.Blocking; len(b) > 0 {
-			c.Message += ", " + b[0].Object + ": " + b[0].Message
+			c.Message += ", " + led(b[0].Object, b[0].Message)
 		}
 	}
 	return c
+}
+
+// led puts a word before a message that doesn't begin with it: many errors name
+// their reason or their object by themselves.
+func led(word, message string) string {
+	if strings.HasPrefix(message, word+": ") {
+		return message
+	}
+	return word + ": " + message
 }
 
 func upgradeable(f ReleaseFacts) Condition {
@@ -313,7 +322,7 @@ func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, fail
 		stalled.Status, stalled.Reason, stalled.Message = Bool(!waits), f.Held.Reason, f.Held.Message
 		reconciling.Status, reconciling.Reason, reconciling.Message = Bool(waits), f.Held.Reason, f.Held.Message
 	case accepted.Status == metav1.ConditionFalse:
-		text := fmt.Sprintf("%s refused, %s: %s: %s", f.Spec.Desired.Version, running, accepted.Reason, accepted.Message)
+		text := fmt.Sprintf("%s refused, %s: %s", f.Spec.Desired.Version, running, led(accepted.Reason, accepted.Message))
 		ready.Reason, ready.Message = accepted.Reason, text
 		reconciling.Reason, reconciling.Message = accepted.Reason, text
 		if !w.Load.Failure.Retriable() {

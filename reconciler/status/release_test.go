@@ -111,6 +111,15 @@ func TestARefusalNamesWhatGoesOn(t *testing.T) {
 	}
 }
 
+func TestARefusalSaysItsReasonOnce(t *testing.T) {
+	w := level("1.1.0", imageA)
+	w.Load = worker.LoadStatus{Desired: worker.Desired{Version: "1.2.0", Image: imageB}, Failure: &worker.UpdateError{Code: "Unsigned", Message: "Unsigned: found no signature", Retry: true}}
+	s := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.2.0", imageB), Worker: w, Now: start})
+	if c := meta.FindStatusCondition(s.Conditions, "Ready"); strings.Count(c.Message, "Unsigned") != 1 {
+		t.Errorf("Ready message %q, want its reason once", c.Message)
+	}
+}
+
 func TestSameFactsChangeNothing(t *testing.T) {
 	f := ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: level("1.1.0", imageA), Now: start}
 	first := Release(v1alpha1.ClusterReleaseStatus{}, f)
