@@ -57,7 +57,8 @@ type Options struct {
 	// development; they show as condition Insecure.
 	AllowLoopbackRegistries bool
 	AllowInsecureSources    bool
-	// AgentPKIDir holds hosts-ca.crt, caller.crt and caller.key; "": no host
+	// AgentPKIDir holds ca.crt, tls.crt and tls.key, as lockstep pki issue caller
+	// makes them; "": no host
 	// is driven.
 	AgentPKIDir string
 	// ClusterUID identifies the cluster to agents; "": that of kube-system.
