@@ -4,8 +4,7 @@
 // Package config carries what an installation applies: the namespace, the
 // definitions of the declared kinds, roles, admission policies, network policies
 // and the reconciler's Deployment, as kustomize bases. The default base is all
-// of them; `kubectl apply --server-side -k config/default` installs it, and
-// `lockstep bootstrap` renders the same files from this package.
+// of them; `kubectl apply --server-side -k config/default` installs it.
 package config
 
 import (

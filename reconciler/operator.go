@@ -58,8 +58,7 @@ type Options struct {
 	AllowLoopbackRegistries bool
 	AllowInsecureSources    bool
 	// AgentPKIDir holds ca.crt, tls.crt and tls.key, as lockstep pki issue caller
-	// makes them; "": no host
-	// is driven.
+	// makes them; "": no host is driven.
 	AgentPKIDir string
 	// ClusterUID identifies the cluster to agents; "": that of kube-system.
 	ClusterUID string
