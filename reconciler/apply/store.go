@@ -197,11 +197,14 @@ func (s *store) dirty() bool {
 	return slices.ContainsFunc(s.shards, func(sh *shard) bool { return sh.dirty })
 }
 
-// flush writes the shards that changed. items are guarded by lock.
+// flush writes the shards that changed. items are guarded by lock. What changes
+// meanwhile is for the next flush: a pass that is under way changes a shard
+// faster than it can be written.
 func (s *store) flush(ctx context.Context, lock *sync.RWMutex, items map[payload.ObjectID]*item) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	for s.dirty() {
+	for again := true; again && s.dirty(); {
+		again = false
 		contents, annotations := s.collect(lock, items)
 		for _, n := range slices.Sorted(maps.Keys(contents)) {
 			data, err := encodeEntries(contents[n])
@@ -210,6 +213,7 @@ func (s *store) flush(ctx context.Context, lock *sync.RWMutex, items map[payload
 			}
 			if len(data) > shardBytes && len(contents[n]) > 1 {
 				s.split(n, contents[n], lock, items)
+				again = true
 				continue
 			}
 			if err := s.write(ctx, n, data, annotations); err != nil {
