@@ -5,6 +5,8 @@ package apply
 
 import (
 	"context"
+	"errors"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -21,9 +23,16 @@ type busyMaps struct {
 	corev1client.ConfigMapInterface
 	writes int
 	during func()
+	// refuse fails the first write.
+	refuse error
 }
 
 func (b *busyMaps) Create(_ context.Context, cm *corev1.ConfigMap, _ metav1.CreateOptions) (*corev1.ConfigMap, error) {
+	if b.refuse != nil {
+		err := b.refuse
+		b.refuse = nil
+		return nil, err
+	}
 	return b.take(cm), nil
 }
 
@@ -32,7 +41,7 @@ func (b *busyMaps) Update(_ context.Context, cm *corev1.ConfigMap, _ metav1.Upda
 }
 
 func (b *busyMaps) take(cm *corev1.ConfigMap) *corev1.ConfigMap {
-	if b.writes++; b.writes < 20 { // The pass ends at some time.
+	if b.writes++; b.during != nil && b.writes < 20 { // The pass ends at some time.
 		b.during()
 	}
 	out := cm.DeepCopy()
@@ -57,5 +66,27 @@ func TestAFlushWritesOnceThoughAPassGoesOn(t *testing.T) {
 	}
 	if !s.dirty() {
 		t.Error("what changed during the write is forgotten")
+	}
+}
+
+func TestAFailedFlushForgetsNoShard(t *testing.T) {
+	t.Parallel()
+	maps := &busyMaps{refuse: errors.New("the server is busy")}
+	s := newStore(maps, "clusterrelease/web", ownNamespace)
+	items := map[payload.ObjectID]*item{}
+	for i := range shardEntries + 1 { // Two shards.
+		id := payload.ObjectID{Kind: "ConfigMap", Namespace: "web", Name: strconv.Itoa(i)}
+		items[id] = &item{id: id, shard: noShard, entry: entry{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}}
+		s.place(items[id])
+	}
+	var lock sync.RWMutex
+	if err := s.flush(t.Context(), &lock, items); err == nil {
+		t.Fatal("the refusal is lost")
+	}
+	if err := s.flush(t.Context(), &lock, items); err != nil {
+		t.Fatal(err)
+	}
+	if maps.writes != 2 {
+		t.Errorf("%d shards written after the first was refused, want 2", maps.writes)
 	}
 }

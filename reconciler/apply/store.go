@@ -209,6 +209,7 @@ func (s *store) flush(ctx context.Context, lock *sync.RWMutex, items map[payload
 		for _, n := range slices.Sorted(maps.Keys(contents)) {
 			data, err := encodeEntries(contents[n])
 			if err != nil {
+				s.unwritten(contents)
 				return err
 			}
 			if len(data) > shardBytes && len(contents[n]) > 1 {
@@ -217,14 +218,22 @@ func (s *store) flush(ctx context.Context, lock *sync.RWMutex, items map[payload
 				continue
 			}
 			if err := s.write(ctx, n, data, annotations); err != nil {
-				s.mu.Lock()
-				s.shards[n].dirty = true
-				s.mu.Unlock()
+				s.unwritten(contents)
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// unwritten has all that was collected written again: the shards after the one
+// that failed weren't.
+func (s *store) unwritten(contents map[int][]entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n := range contents {
+		s.shards[n].dirty = true
+	}
 }
 
 // collect copies the entries of the shards that changed and marks them as
