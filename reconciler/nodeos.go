@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -147,6 +148,9 @@ func (r *poolReconciler) pass(ctx context.Context, before, obj *v1alpha1.NodeOS)
 	r.hosts.setRollouts(obj.Name, result.Decision.Status.States)
 	result.Decision.Status.Apply(obj, r.now())
 	r.gauges.pool(obj)
+	if err := r.raiseMark(ctx, before, obj, verdict.product); err != nil {
+		return ctrl.Result{}, err
+	}
 	if err := r.keepFinalizer(ctx, obj, result.Decision.Status.Counts.InFlight > 0); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -159,6 +163,22 @@ func (r *poolReconciler) pass(ctx context.Context, before, obj *v1alpha1.NodeOS)
 		again = min(again, retryUnverified)
 	}
 	return ctrl.Result{RequeueAfter: again}, nil
+}
+
+// raiseMark lifts the high-water mark of the OS when all hosts of the pool have
+// come to it, never earlier.
+func (r *poolReconciler) raiseMark(ctx context.Context, before, obj *v1alpha1.NodeOS, product string) error {
+	ready := meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionReady)
+	was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
+	news := was == nil || was.Status != metav1.ConditionTrue || was.ObservedGeneration != obj.Generation
+	if !ready || !news || product == "" || obj.Status.Counts.Total == 0 {
+		return nil
+	}
+	image := ledger.Image{Version: obj.Spec.OS.Version, Digest: digestOf(obj.Spec.OS.Image)}
+	if err := r.releases.ledger.RaiseMark(ctx, product, image, r.now()); err != nil {
+		return fmt.Errorf("high-water mark of %s: %w", product, err)
+	}
+	return nil
 }
 
 // refuse shows why a pool can't be planned at all.

@@ -9,10 +9,13 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
+	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 	"github.com/lockstep-dev/lockstep/test/world"
 )
 
@@ -70,4 +73,22 @@ func TestACommitUpgradesHosts(t *testing.T) {
 	push(t, w, "hosts to 1.1.0", map[string]string{declarePath + "workers.yaml": pool("1.1.0", next)})
 	waitBooted(t, w, "1.1.0")
 	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "True", "")
+	// What was completed is a mark below which nothing goes, kept apart from the
+	// declared objects.
+	must(t, world.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
+		var cm corev1.ConfigMap
+		if err := w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: ledger.Name}, &cm); err != nil {
+			return err
+		}
+		for _, raw := range cm.Data {
+			doc, err := ledger.Decode([]byte(raw))
+			if err != nil {
+				return err
+			}
+			if got := doc.Marks["platform-os"].Version; got != "1.1.0" {
+				return fmt.Errorf("the mark of platform-os is %q, want 1.1.0", got)
+			}
+		}
+		return nil
+	}))
 }
