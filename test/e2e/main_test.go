@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,7 +49,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
-	//nolint:noctx,gosec // the build ends with the tests
+	//nolint:noctx // the build ends with the tests
 	cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/...", "./test/simnode/simnode")
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -61,7 +62,7 @@ func run(m *testing.M) int {
 // newWorld starts a world for the test and shows its logs if it fails.
 func newWorld(t *testing.T, hosts int) *world.World {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) //nolint:usetesting // Close needs what t.Context ends
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // Close needs what t.Context ends
 	defer cancel()
 	w, err := world.New(ctx, world.Options{Dir: t.TempDir(), Bin: bin, Hosts: hosts, Log: t.Logf})
 	if err != nil {
@@ -81,7 +82,7 @@ func newWorld(t *testing.T, hosts int) *world.World {
 // showLogs prints the ends of the processes' logs and how the objects stand.
 func showLogs(t *testing.T, w *world.World) {
 	t.Helper()
-	if out, err := w.Lockstep(context.Background(), "status", "-o", "yaml"); err == nil { //nolint:usetesting // after the test's end
+	if out, err := w.Lockstep(context.Background(), "status", "-o", "yaml"); err == nil { // after the test's end
 		t.Logf("status:\n%s", out)
 	}
 	if w.Reconciler != nil {
@@ -117,9 +118,7 @@ func configRelease(product, version string, extra map[string]string) world.Relea
 		"namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + product + "}\n",
 		"config.yaml":    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: " + product + "}\ndata: {version: \"" + version + "\"}\n",
 	}
-	for name, content := range extra {
-		files[name] = content
-	}
+	maps.Copy(files, extra)
 	return world.Release{Product: product, Version: version, Components: []world.Component{{Name: "base", RunLevel: 10, Files: files}}}
 }
 

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -28,36 +29,44 @@ func TestARefusedCommitChangesNothing(t *testing.T) {
 		{
 			"TwoDocumentsForOneObject", s.w.Key("admin"),
 			map[string]string{declarePath + "again.yaml": declare(platform, first, s.good)},
-			"InvalidDesiredState", []string{"again.yaml", "platform.yaml", "ClusterRelease/platform"},
+			"InvalidDesiredState",
+			[]string{"again.yaml", "platform.yaml", "ClusterRelease/platform"},
 		},
 		{
 			"AnUnknownField", s.w.Key("admin"),
 			map[string]string{declarePath + "again.yaml": "", platformFile: unknown},
-			"InvalidDesiredState", []string{"platform.yaml:5", "desird", "desired"},
+			"InvalidDesiredState",
+			[]string{"platform.yaml:5", "desird", "desired"},
 		},
 		{
 			"AnEmptyPath", s.w.Key("admin"),
 			map[string]string{platformFile: "", declarePath + "README.md": "nothing\n"},
-			"EmptyDesiredState", []string{declarePath[:len(declarePath)-1]},
+			"EmptyDesiredState",
+			[]string{declarePath[:len(declarePath)-1]},
 		},
 		{
 			"AMissingPath", s.w.Key("admin"),
 			map[string]string{declarePath + "README.md": "", "clusters/prud/platform.yaml": declare(platform, first, s.good)},
-			"PathNotFound", []string{"clusters/prod", "clusters/prud"},
+			"PathNotFound",
+			[]string{"clusters/prod", "clusters/prud"},
 		},
 		{
 			"AnUnsignedCommit", "",
 			map[string]string{"clusters/prud/platform.yaml": "", platformFile: declare(platform, first, s.good)},
-			"Unsigned", []string{"git commit -S"},
+			"Unsigned",
+			[]string{"git commit -S"},
 		},
 		{
-			"ACommitByAStranger", stranger, map[string]string{"note": "by a stranger\n"},
-			"WrongAuthority", []string{"admin"},
+			"ACommitByAStranger", stranger,
+			map[string]string{"note": "by a stranger\n"},
+			"WrongAuthority",
+			[]string{"admin"},
 		},
 		{
 			"ATrustPolicyThatNobodySigned", s.w.Key("admin"),
 			map[string]string{declarePath + "trust.yaml": "apiVersion: lockstep.dev/v1alpha1\nkind: TrustPolicy\nmetadata: {name: root}\nspec: {envelope: '{}'}\n"},
-			"PolicyChangeRefused", []string{"TrustPolicy/root"},
+			"PolicyChangeRefused",
+			[]string{"TrustPolicy/root"},
 		},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
@@ -189,9 +198,7 @@ func unsigned(t *testing.T, w *world.World, r world.Release) string {
 func crafted(t *testing.T, w *world.World, version string, files map[string]string) string {
 	t.Helper()
 	all := map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","name":"platform","version":"` + version + `"}`}
-	for name, content := range files {
-		all[name] = content
-	}
+	maps.Copy(all, files)
 	archive, err := world.Archive(all)
 	must(t, err)
 	ref, err := w.PushArchive(t.Context(), platform, version, archive)

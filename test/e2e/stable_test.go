@@ -6,6 +6,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -48,9 +49,7 @@ func platformRelease(version string, extra map[string]string) world.Release {
 		name := probe(i)
 		files[name+".yaml"] = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: platform}\ndata: {version: \"" + version + "\"}\n"
 	}
-	for name, content := range extra {
-		files[name] = content
-	}
+	maps.Copy(files, extra)
 	return configRelease(platform, version, files)
 }
 

@@ -220,7 +220,7 @@ func testPeers(t *testing.T, s *stable) {
 	} else {
 		kubectl := func(args ...string) string {
 			args = append([]string{"--kubeconfig", s.w.Control.Kubeconfig(), "-n", v1alpha1.Namespace}, args...)
-			out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput() //nolint:gosec // the test's own arguments
+			out, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput()
 			if err != nil {
 				t.Errorf("kubectl %v: %v: %s", args, err, out)
 			}
