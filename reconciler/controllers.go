@@ -86,6 +86,9 @@ func (o *Operator) addSources() error {
 		Watches(&v1alpha1.TrustPolicy{}, declared, builder.WithPredicates(o.edits())).
 		Watches(&v1alpha1.GitSource{}, declared, builder.WithPredicates(o.edits())).
 		Watches(&v1alpha1.TrustPolicy{}, o.all(&v1alpha1.GitSourceList{}), builder.WithPredicates(trustAccepted())).
+		WatchesRawSource(wakeups(o.sources.edits, func(_ context.Context, name string) []reconcile.Request {
+			return []reconcile.Request{named(name)}
+		})).
 		Complete(o.quiet(r))
 }
 
@@ -207,6 +210,9 @@ func (o *Operator) addHosts() error {
 		Watches(&v1alpha1.Host{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(specOrAnnotations())).
 		Watches(&v1alpha1.ClusterRelease{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(specOrAnnotations())).
 		Watches(&v1alpha1.TrustPolicy{}, o.all(&v1alpha1.NodeOSList{}), builder.WithPredicates(trustAccepted())).
+		WatchesRawSource(wakeups(o.sources.edits, func(_ context.Context, name string) []reconcile.Request {
+			return []reconcile.Request{named(name)}
+		})).
 		WatchesRawSource(wakeups(o.hosts.poolChanged, pools)).
 		WatchesRawSource(wakeups(o.sources.poolsChanged, pools)).
 		Complete(o.quiet(r))

@@ -130,7 +130,7 @@ func (r *sourceReconciler) look(ctx context.Context, obj *v1alpha1.GitSource) lo
 	if err != nil {
 		return look{err: err}
 	}
-	snap, err := rt.git.Fetch(ctx, request)
+	snap, err := rt.reader.Fetch(ctx, request)
 	if err != nil {
 		out := look{err: err}
 		var a interface{ Attempted() sources.Revision }
@@ -225,7 +225,7 @@ func (r *sourceReconciler) keepState(ctx context.Context, obj *v1alpha1.GitSourc
 			return nil, fmt.Errorf("accepted revision: %w", err)
 		}
 		rev.Tree = record.Tree
-		snap, err := rt.git.At(ctx, rev)
+		snap, err := rt.reader.At(ctx, rev)
 		if err != nil {
 			return nil, err
 		}

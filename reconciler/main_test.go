@@ -137,7 +137,7 @@ func (b *bench) runtimes(opts Options) *sourceRuntimes {
 	return &sourceRuntimes{
 		opts: opts, store: b.store, secrets: b.kube.CoreV1().Secrets(v1alpha1.Namespace),
 		changed: make(chan event.TypedGenericEvent[string], 16), poolsChanged: make(chan event.TypedGenericEvent[string], 16),
-		byName: map[string]*sourceRuntime{},
+		edits: make(chan event.TypedGenericEvent[string], 16), byName: map[string]*sourceRuntime{},
 	}
 }
 

@@ -217,6 +217,7 @@ func (o *Operator) assemble() error {
 		func() error { return o.manager.Add(leaderFunc(o.load)) },
 		func() error { return o.manager.Add(shared) },
 		func() error { return o.manager.Add(o.releases) },
+		func() error { return o.manager.Add(o.sources) },
 		o.addTrust, o.addSources, o.addReleases, o.addHosts,
 		func() error { return o.manager.Add(newReporter(o)) },
 		func() error { return o.manager.AddHealthzCheck("ping", healthz.Ping) },

@@ -28,6 +28,7 @@ import (
 // sourceRuntimes hold what the process keeps of each GitSource, and answer
 // for others whether an object is what its source said.
 type sourceRuntimes struct {
+	group
 	opts    Options
 	store   *accepted.Store
 	secrets typedcorev1.SecretInterface
@@ -35,6 +36,8 @@ type sourceRuntimes struct {
 	// changed and poolsChanged wake the controllers of what sources declare,
 	// after a revision was accepted or while one is being applied.
 	changed, poolsChanged chan event.TypedGenericEvent[string]
+	// edits wakes the controller of a source whose directory changed.
+	edits chan event.TypedGenericEvent[string]
 
 	mu     sync.Mutex
 	byName map[string]*sourceRuntime
@@ -43,11 +46,11 @@ type sourceRuntimes struct {
 }
 
 // sourceRuntime is one GitSource at work. Its fields are guarded by the lock
-// of sourceRuntimes; git is safe for concurrent use by itself.
+// of sourceRuntimes; the reader is safe for concurrent use by itself.
 type sourceRuntime struct {
-	name string
-	spec v1alpha1.GitSourceSpec
-	git  *git.Source
+	name   string
+	spec   v1alpha1.GitSourceSpec
+	reader reader
 	// serial tells the runtimes of one source apart.
 	serial int
 	// failures counts the looks since the last one that came to its end.
@@ -60,11 +63,21 @@ type sourceRuntime struct {
 	applied map[string]string
 }
 
+// Start implements manager.Runnable: watches of directories run until ctx ends.
+func (s *sourceRuntimes) Start(ctx context.Context) error {
+	s.run(ctx)
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*sourceRuntimes) NeedLeaderElection() bool { return true }
+
 func newSourceRuntimes(o *Operator) *sourceRuntimes {
 	return &sourceRuntimes{
 		opts: o.opts, store: o.base.store, secrets: o.kube.CoreV1().Secrets(v1alpha1.Namespace),
 		changed:      make(chan event.TypedGenericEvent[string], 16),
 		poolsChanged: make(chan event.TypedGenericEvent[string], 16),
+		edits:        make(chan event.TypedGenericEvent[string], 16),
 		byName:       map[string]*sourceRuntime{},
 	}
 }
@@ -81,15 +94,11 @@ func (s *sourceRuntimes) get(obj *v1alpha1.GitSource) (*sourceRuntime, error) {
 		return rt, nil
 	}
 	s.mu.Unlock()
-	cfg, err := s.config(obj)
+	source, err := s.open(obj)
 	if err != nil {
 		return nil, err
 	}
-	source, err := git.New(cfg)
-	if err != nil {
-		return nil, err
-	}
-	next := &sourceRuntime{name: obj.Name, spec: *obj.Spec.DeepCopy(), git: source, applied: map[string]string{}}
+	next := &sourceRuntime{name: obj.Name, spec: *obj.Spec.DeepCopy(), reader: source, applied: map[string]string{}}
 	if rt != nil {
 		next.state, next.applied = rt.state, rt.applied
 	}
@@ -181,7 +190,7 @@ func (s *sourceRuntimes) drop(name string) error {
 	if rt == nil {
 		return nil
 	}
-	return rt.git.Close()
+	return rt.reader.Close()
 }
 
 // update changes the runtime's state under the lock, and wakes those who act on
@@ -353,7 +362,7 @@ func (s *sourceRuntimes) treeOf(name string) func(context.Context, string) (fs.F
 
 // reader returns what reads a source's files, and how its revisions are
 // verified.
-func (s *sourceRuntimes) reader(name string) (*git.Source, string, error) {
+func (s *sourceRuntimes) reader(name string) (reader, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rt := s.byName[name]
@@ -365,5 +374,5 @@ func (s *sourceRuntimes) reader(name string) (*git.Source, string, error) {
 		return nil, "", &reasonError{"SourceUnverified", false, fmt.Errorf(
 			"GitSource/%s isn't verified (spec.verify), so that no payload path of it is accepted", name)}
 	}
-	return rt.git, rt.spec.Verify.Mode, nil
+	return rt.reader, rt.spec.Verify.Mode, nil
 }

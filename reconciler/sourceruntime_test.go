@@ -69,14 +69,14 @@ func TestOnlyOneReaderUsesAMirror(t *testing.T) {
 	if second == first || second.serial == first.serial {
 		t.Error("another path made no other reader")
 	}
-	if _, err := first.git.Fetch(t.Context(), sources.Request{}); err == nil {
+	if _, err := first.reader.Fetch(t.Context(), sources.Request{}); err == nil {
 		t.Error("the old reader still uses the mirror")
 	}
-	if _, err := second.git.Fetch(t.Context(), sources.Request{}); err != nil {
+	if _, err := second.reader.Fetch(t.Context(), sources.Request{}); err != nil {
 		t.Errorf("the new reader: %v", err)
 	}
 	must(t, s.drop("fleet"))
-	if _, err := second.git.Fetch(t.Context(), sources.Request{}); err == nil {
+	if _, err := second.reader.Fetch(t.Context(), sources.Request{}); err == nil {
 		t.Error("a dropped source is still read")
 	}
 }

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/sources/desired"
+)
+
+// living runs the group of the runtimes until the test ends.
+func living(t *testing.T, s *sourceRuntimes) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Start(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		if stop, ok := s.goWith(func(context.Context) {}); ok {
+			stop()
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the group never ran")
+		}
+	}
+}
+
+func TestAnEditOfADirectoryIsSeenWithoutWaiting(t *testing.T) {
+	b := newBench(t)
+	decoder, err := desired.NewDecoder()
+	must(t, err)
+	s := &sourceRig{bench: b, name: "directory"}
+	s.r = &sourceReconciler{base: b.base, sources: b.runtimes(Options{}), decoder: decoder}
+	s.r.opts = s.r.sources.opts
+	living(t, s.r.sources)
+	dir := t.TempDir()
+	write := func(version string) {
+		t.Helper()
+		// As editors do: a new file takes the old one's place.
+		next := filepath.Join(t.TempDir(), "all.yaml")
+		must(t, os.WriteFile(next, []byte(releaseDoc("from-directory", version)), 0o600))
+		must(t, os.Rename(next, filepath.Join(dir, "all.yaml")))
+	}
+	write("1.0.0")
+	s.dropAtEnd("from-directory")
+	s.create(&v1alpha1.GitSource{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name},
+		Spec: v1alpha1.GitSourceSpec{
+			Cluster: "prod", URL: "file://" + dir, Ref: v1alpha1.GitRef{Branch: "main"},
+			Interval: metav1.Duration{Duration: time.Hour}, Timeout: metav1.Duration{Duration: time.Minute},
+		},
+	})
+	if obj := s.look(s.name); obj.Status.AcceptedRevision == nil {
+		t.Fatalf("the directory isn't accepted: %+v", obj.Status.Conditions)
+	}
+	if got := s.release("from-directory").Spec.Desired.Version; got != "1.0.0" {
+		t.Fatalf("the directory declares 1.0.0, the cluster has %s", got)
+	}
+	for range len(s.r.sources.edits) {
+		<-s.r.sources.edits
+	}
+	write("1.1.0")
+	select {
+	case e := <-s.r.sources.edits:
+		if e.Object != s.name {
+			t.Errorf("source %q is woken, want %q", e.Object, s.name)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("nobody noticed the edit")
+	}
+	obj := s.look(s.name)
+	if got := s.release("from-directory").Spec.Desired.Version; got != "1.1.0" {
+		t.Errorf("after the edit the cluster has %s: %+v", got, obj.Status.Conditions)
+	}
+	if !meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionInsecure) {
+		t.Error("a directory as a source is a door for development, and no condition says so")
+	}
+	must(t, s.r.sources.drop(s.name))
+}
+
+func TestADirectoryCannotBeVerified(t *testing.T) {
+	s := &sourceRuntimes{opts: Options{AllowInsecureSources: true}}
+	_, err := s.open(&v1alpha1.GitSource{Spec: v1alpha1.GitSourceSpec{URL: "file://" + t.TempDir(), Verify: &v1alpha1.GitVerify{Mode: "head"}}})
+	if reasonOf(err, "") != "InvalidSpec" {
+		t.Errorf("open = %v, want a refusal", err)
+	}
+}
