@@ -50,11 +50,21 @@ func (c *checks) setSpec(spec *v1alpha1.ClusterReleaseSpec) {
 	c.spec = *spec.DeepCopy()
 }
 
-// rollbackTo is the version that spec.rollback names.
+// permission identifies what spec.rollback allows; another reason, or another
+// version, is another permission. It's "" where nothing is allowed.
+func permission(spec *v1alpha1.ClusterReleaseSpec) string {
+	if spec.Rollback == nil || spec.Rollback.To == "" {
+		return ""
+	}
+	return spec.Rollback.To + "\n" + spec.Rollback.Reason
+}
+
+// rollbackTo is the version that spec.rollback names, "" once that was reached:
+// a permission is good for one way back.
 func (c *checks) rollbackTo() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.spec.Rollback == nil {
+	if p := permission(&c.spec); p == "" || p == c.store.Release(c.name).SpentRollback {
 		return ""
 	}
 	return c.spec.Rollback.To
@@ -75,9 +85,7 @@ func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payl
 	if len(f.Completed) > 0 {
 		f.Current = f.Completed[0]
 	}
-	if spec.Rollback != nil {
-		f.RollbackTo = spec.Rollback.To
-	}
+	f.RollbackTo = c.rollbackTo()
 	if doc := c.policy(); doc != nil {
 		f.Floor = doc.Floors[target.Product]
 	}

@@ -275,7 +275,13 @@ func (r *releaseReconciler) remember(ctx context.Context, obj *v1alpha1.ClusterR
 		Version: w.Applied.Version, Image: w.Applied.Image, Path: w.Applied.Path,
 		VersionHash: w.Applied.VersionHash, Time: r.now().UTC(),
 	}
-	return r.releases.complete(ctx, obj.Name, w.Applied.Product, done)
+	if err := r.releases.complete(ctx, obj.Name, w.Applied.Product, done); err != nil {
+		return err
+	}
+	if p := permission(&obj.Spec); p != "" && obj.Spec.Rollback.To == w.Applied.Version {
+		return r.store.SpendRollback(ctx, obj.Name, p)
+	}
+	return nil
 }
 
 // policyOf reads the spec's rules of applying.

@@ -312,3 +312,23 @@ func TestALostStoreEndsTheProcess(t *testing.T) {
 		t.Errorf("the process goes on: %v, %v", got, err)
 	}
 }
+
+func TestAPermissionToGoBackIsSpentOnce(t *testing.T) {
+	b := newBench(t)
+	spec := v1alpha1.ClusterReleaseSpec{Rollback: &v1alpha1.Rollback{To: "1.0.0", Reason: "data loss in 1.1"}}
+	c := &checks{name: "spent", store: b.store, spec: spec}
+	if got := c.rollbackTo(); got != "1.0.0" {
+		t.Fatalf("rollbackTo = %q before its use", got)
+	}
+	must(t, b.store.SpendRollback(t.Context(), "spent", permission(&spec)))
+	t.Cleanup(func() { must(t, b.store.DropRelease(context.WithoutCancel(t.Context()), "spent")) })
+	if got := c.rollbackTo(); got != "" {
+		t.Errorf("rollbackTo = %q after its use", got)
+	}
+	again := *spec.DeepCopy()
+	again.Rollback.Reason = "and once more"
+	c.setSpec(&again)
+	if got := c.rollbackTo(); got != "1.0.0" {
+		t.Errorf("rollbackTo = %q for another permission", got)
+	}
+}

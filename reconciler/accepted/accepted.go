@@ -91,6 +91,8 @@ type Release struct {
 	Product string `json:"product,omitempty"`
 	// Chosen is the release that was verified and is being applied.
 	Chosen *Chosen `json:"chosen,omitempty"`
+	// SpentRollback is the last permission of spec.rollback that was used.
+	SpentRollback string `json:"spentRollback,omitempty"`
 	// Completed are the releases that were level, newest first, at most
 	// MaxCompleted; the first is what the cluster has.
 	Completed []Completed `json:"completed,omitempty"`
@@ -383,6 +385,18 @@ func (s *Store) SetEnd(ctx context.Context, name, deletion, serviceAccount strin
 			return false
 		}
 		r.Deletion, r.ServiceAccount = deletion, serviceAccount
+		return true
+	})
+}
+
+// SpendRollback records that a permission to go back was used: it opens no
+// second way.
+func (s *Store) SpendRollback(ctx context.Context, name, permission string) error {
+	return s.editRelease(ctx, name, func(r *Release) bool {
+		if r.SpentRollback == permission {
+			return false
+		}
+		r.SpentRollback = permission
 		return true
 	})
 }
