@@ -70,7 +70,9 @@ spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name
 	if _, err := jobs.Patch(ctx, "migrate", types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	patch := `{"status":{"startTime":"` + now + `","completionTime":"` + now + `","succeeded":1,"conditions":[` +
+	// Its controller has begun to count pods by then, perhaps: a finished Job has
+	// none.
+	patch := `{"status":{"active":null,"ready":null,"terminating":null,"uncountedTerminatedPods":null,"startTime":"` + now + `","completionTime":"` + now + `","succeeded":1,"conditions":[` +
 		`{"type":"SuccessCriteriaMet","status":"True","lastTransitionTime":"` + now + `"},{"type":"Complete","status":"True","lastTransitionTime":"` + now + `"}]}}`
 	deadline := time.Now().Add(20 * time.Second)
 	for {
