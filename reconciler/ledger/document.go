@@ -183,7 +183,8 @@ type Pool struct {
 	Denied []Denial `json:"denied,omitempty"`
 	// Retries hold hosts back after an aborted attempt.
 	Retries []Retry `json:"retries,omitempty"`
-	// Committed are the targets that healthy hosts have committed, newest last.
+	// Committed are the verified targets that healthy hosts have committed, or ran
+	// when they were declared, newest last.
 	Committed []Committed `json:"committed,omitempty"`
 	// Durations are those of the last good attempts, claim to free.
 	Durations []time.Duration `json:"durations,omitempty"`

@@ -94,6 +94,7 @@ func Plan(in Input, now time.Time) Decision {
 	p.adopt() // a slot that was freed may have hidden a trial of another attempt
 	p.halted = p.halts()
 	p.count()
+	p.found()
 	allowed := p.canary()
 	p.stage()
 	p.claim(allowed)
@@ -313,6 +314,17 @@ func (p *planner) count() {
 			p.countSelected(m, inFlight, away)
 		}
 	}
+}
+
+// found records as committed a verified target that every host of the pool was
+// running already when it was declared: hosts are installed with their first
+// system, and without a record of it nobody could go back there.
+func (p *planner) found() {
+	if p.total == 0 || p.counts.healthy < p.total || p.pool.Unverified != "" ||
+		p.rec.HasCommitted(p.pool.Target.Digest) || p.belowMark() != "" {
+		return
+	}
+	p.rec.Commit(p.pool.Target, p.now)
 }
 
 func (p *planner) countSelected(m *Member, inFlight, away bool) {
