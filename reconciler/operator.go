@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -208,7 +209,13 @@ func (o *Operator) assemble() error {
 		return fmt.Errorf("health rules: %w", err)
 	}
 	o.sources = newSourceRuntimes(o)
-	o.releases = newReleases(o, &imageAccess{registry: reg, fetcher: image.New(reg, image.Limits{})}, shared, checker)
+	// A process that starts while the registry is away goes on with the release
+	// that the one before it had brought.
+	kept, err := registry.NewKept(reg, filepath.Join(o.opts.StateDir, "registry"), o.opts.Now)
+	if err != nil {
+		return err
+	}
+	o.releases = newReleases(o, &imageAccess{registry: kept, fetcher: image.New(kept, image.Limits{})}, shared, checker)
 	o.hosts, err = newHostRuntime(o)
 	if err != nil {
 		return err
