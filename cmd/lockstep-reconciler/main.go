@@ -95,7 +95,7 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.StringVar(&f.logFormat, "log-format", "json", "json, or console for people")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info or error")
 	fs.StringVar(&f.rootDigest, "trust-root-digest", "", "sha256 digest of the first trust document, pinned at installation; later ones follow by signature")
-	fs.StringVar(&o.StateDir, "state-dir", "/var/lib/lockstep", "directory for mirrors of Git sources; it may be lost at any time")
+	fs.StringVar(&o.StateDir, "state-dir", "/var/lib/lockstep", "directory for mirrors of Git sources and content of registries; it may be lost at any time")
 	fs.StringVar(&o.RegistriesFile, "registries", "", "file that says how registries are reached: mirrors, CAs, credentials")
 	fs.BoolVar(&o.AllowLoopbackRegistries, "allow-loopback-registries", false, "for development: registries on loopback addresses, without TLS")
 	fs.BoolVar(&o.AllowInsecureSources, "allow-insecure-sources", false, "for development: Git sources over http and file; shown as condition Insecure")
