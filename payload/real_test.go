@@ -4,61 +4,31 @@
 package payload
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-dev/lockstep/test/openshift"
 )
 
 // realPayload is the payload of 30 OpenShift operators that lies beside the
 // project, or in the directory that LOCKSTEP_SHARED names.
 func realPayload(tb testing.TB) fs.FS {
 	tb.Helper()
-	shared := os.Getenv("LOCKSTEP_SHARED")
-	if shared == "" {
-		shared = filepath.Join("..", "..", "shared")
-	}
-	data, err := os.ReadFile(filepath.Join(shared, "data", "openshift-payload.tar.gz"))
+	tree, _, err := openshift.Payload("..")
 	if errors.Is(err, fs.ErrNotExist) {
 		tb.Skipf("the real payload isn't here: %v; set LOCKSTEP_SHARED to its directory", err)
 	}
 	if err != nil {
 		tb.Fatal(err)
 	}
-	unzipped, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tree := fstest.MapFS{}
-	for files := tar.NewReader(unzipped); ; {
-		header, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			return tree
-		}
-		if err != nil {
-			tb.Fatal(err)
-		}
-		name, inside := strings.CutPrefix(header.Name, "payload/")
-		if !inside || header.Typeflag != tar.TypeReg {
-			continue
-		}
-		content, err := io.ReadAll(files)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		tree[name] = &fstest.MapFile{Data: content}
-	}
+	return tree
 }
 
 var highlyAvailable = LoadOptions{Selection: Selection{Profile: "self-managed-high-availability"}}

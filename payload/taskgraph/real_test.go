@@ -4,59 +4,29 @@
 package taskgraph
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"errors"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/test/openshift"
 )
 
 // realPayload is the payload of 30 OpenShift operators that lies beside the
 // project, or in the directory that LOCKSTEP_SHARED names.
 func realPayload(t *testing.T) fs.FS {
 	t.Helper()
-	shared := os.Getenv("LOCKSTEP_SHARED")
-	if shared == "" {
-		shared = filepath.Join("..", "..", "..", "shared")
-	}
-	file, err := os.Open(filepath.Join(shared, "data", "openshift-payload.tar.gz"))
+	tree, _, err := openshift.Payload(filepath.Join("..", ".."))
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skipf("the real payload isn't here: %v; set LOCKSTEP_SHARED to its directory", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = file.Close() }()
-	unzipped, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree := fstest.MapFS{}
-	for files := tar.NewReader(unzipped); ; {
-		header, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			return tree
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name, inside := strings.CutPrefix(header.Name, "payload/"); inside {
-			tree[name] = &fstest.MapFile{Data: content}
-		}
-	}
+	return tree
 }
 
 // The nodes, the barriers between wide levels and the largest node are those

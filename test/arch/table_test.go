@@ -86,6 +86,7 @@ var imports = map[string][]string{
 	"test/controlplane/build": {"test/controlplane"},
 	"test/demo":               {"..."},
 	"test/e2e":                {"..."},
+	"test/openshift":          {},
 	"test/simnode":            {"nodeos", "nodeos/host/sim", "test/controlplane"},
 	"test/simnode/simnode":    {"test/simnode"},
 	"test/examples":           {"payload", "payload/build", "test/controlplane"},

@@ -4,21 +4,13 @@
 package main
 
 import (
-	"archive/tar"
-	"bytes"
-	"cmp"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
-	"testing/fstest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -29,6 +21,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/taskgraph"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 	"github.com/lockstep-dev/lockstep/reconciler/rollout"
+	"github.com/lockstep-dev/lockstep/test/openshift"
 )
 
 // What the cluster-version-operator takes, measured on this kind of machine on
@@ -44,7 +37,7 @@ const pureRounds = 3
 
 // payloadRows loads a real payload and builds its graph.
 func payloadRows(ctx context.Context, b *bench) ([]result, error) {
-	tree, size, err := realPayload()
+	tree, size, err := openshift.Payload(".")
 	if errors.Is(err, fs.ErrNotExist) {
 		b.log("payload: left out: %v; set LOCKSTEP_SHARED to the directory of data/openshift-payload.tar.gz", err)
 		return nil, nil
@@ -83,41 +76,6 @@ func payloadRows(ctx context.Context, b *bench) ([]result, error) {
 		shown(what+"processor time a MiB", 1000*median(seconds), "ms", "CVO 90 ms").atMost(1000 * cvoLoadSeconds / 2),
 		shown(what+"allocated a MiB", median(allocated), "MiB", "CVO 28 MiB").atMost(cvoLoadMiB / 2),
 	}, nil
-}
-
-// realPayload reads the payload of 30 operators that lies beside the project,
-// or in the directory that LOCKSTEP_SHARED names; size is that of its YAML and
-// JSON.
-func realPayload() (tree fstest.MapFS, size int64, err error) {
-	dir := cmp.Or(os.Getenv("LOCKSTEP_SHARED"), filepath.Join("..", "shared"))
-	data, err := os.ReadFile(filepath.Join(dir, "data", "openshift-payload.tar.gz")) //nolint:gosec // who runs this names the directory
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the real payload: %w", err)
-	}
-	unzipped, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the real payload: %w", err)
-	}
-	tree = fstest.MapFS{}
-	for files := tar.NewReader(unzipped); ; {
-		header, err := files.Next()
-		if errors.Is(err, io.EOF) {
-			return tree, size, nil
-		}
-		if err != nil {
-			return nil, 0, fmt.Errorf("read the real payload: %w", err)
-		}
-		name, inside := strings.CutPrefix(header.Name, "payload/")
-		if !inside || header.Typeflag != tar.TypeReg {
-			continue
-		}
-		content, err := io.ReadAll(files)
-		if err != nil {
-			return nil, 0, fmt.Errorf("read the real payload: %w", err)
-		}
-		tree[name] = &fstest.MapFile{Data: content}
-		size += int64(len(content))
-	}
 }
 
 // graphRows builds and walks graphs whose tasks do nothing.
