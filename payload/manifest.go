@@ -116,6 +116,10 @@ type Manifest struct {
 	Health string
 	// Wait is the wait policy; "" means WaitComplete.
 	Wait WaitPolicy
+	// Versions are what a ClusterOperator must report to be level: the version
+	// of each operand by its name, from the manifest's status.versions, which
+	// isn't applied. It is nil for all other kinds.
+	Versions map[string]string
 }
 
 // NewManifest makes the manifest of one object, normalised and with its
@@ -161,6 +165,7 @@ func (b *builder) build(content map[string]any) (built, error) {
 	if err := m.identify(); err != nil {
 		return out, err
 	}
+	m.Versions = operandVersions(m.ID, content)
 	changed, err := normalize(content)
 	if err != nil {
 		return out, fmt.Errorf("%s: %w", m.ID, err)
@@ -250,4 +255,33 @@ func typeName(v any) string {
 	default:
 		return "mapping"
 	}
+}
+
+// IsClusterOperator reports whether the object is OpenShift's ClusterOperator.
+func (id ObjectID) IsClusterOperator() bool {
+	return id.Group == "config.openshift.io" && id.Kind == "ClusterOperator"
+}
+
+// IsJob reports whether the object is a batch Job, which is a barrier in its
+// component.
+func (id ObjectID) IsJob() bool { return id.Group == "batch" && id.Kind == "Job" }
+
+// operandVersions reads what a ClusterOperator's manifest wants reported. An
+// entry that isn't of the form is left out, as CVO's typed decoder does.
+func operandVersions(id ObjectID, content map[string]any) map[string]string {
+	if !id.IsClusterOperator() {
+		return nil
+	}
+	status, _ := content["status"].(map[string]any)
+	list, _ := status["versions"].([]any)
+	out := make(map[string]string, len(list))
+	for _, item := range list {
+		entry, _ := item.(map[string]any)
+		name, _ := entry["name"].(string)
+		version, _ := entry["version"].(string)
+		if name != "" && version != "" {
+			out[name] = version
+		}
+	}
+	return out
 }

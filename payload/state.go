@@ -36,5 +36,21 @@ func (s State) String() string {
 	}
 }
 
-// Waits reports whether the state waits for each object to become level.
+// ParseState is the inverse of String; ok is false for anything else.
+func ParseState(name string) (s State, ok bool) {
+	for s := Initializing; s <= Reconciling; s++ {
+		if s.String() == name {
+			return s, true
+		}
+	}
+	return 0, false
+}
+
+// Waits reports whether the state waits for each object to become level before
+// what depends on it is applied. Initializing waits in this way for Jobs alone,
+// and for all others once everything is applied; Reconciling doesn't wait.
 func (s State) Waits() bool { return s == Updating || s == RollingBack }
+
+// WaitsFor reports whether the state waits for the object before it applies
+// what depends on it.
+func (s State) WaitsFor(id ObjectID) bool { return s.Waits() || s == Initializing && id.IsJob() }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -22,7 +24,9 @@ import (
 type objectBuilder struct {
 	engine *apply.Engine
 	health *health.Checker
-	now    func() time.Time
+	// monitor follows the health of what was applied.
+	monitor *health.Monitor
+	now     func() time.Time
 
 	mu     sync.Mutex
 	policy buildPolicy
@@ -43,10 +47,23 @@ type componentPolicy struct {
 	timeout time.Duration
 }
 
+// of returns the policy of a component, with the timeout that applies to it.
+func (p buildPolicy) of(component string) componentPolicy {
+	out := p.components[component]
+	if out.timeout <= 0 {
+		out.timeout = p.timeout
+	}
+	return out
+}
+
 func (b *objectBuilder) setPolicy(p buildPolicy) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	changed := !reflect.DeepEqual(p, b.policy)
 	b.policy = p
+	b.mu.Unlock()
+	if changed {
+		b.monitor.Retell()
+	}
 }
 
 func (b *objectBuilder) current() buildPolicy {
@@ -82,45 +99,74 @@ func (b *objectBuilder) DryRun(ctx context.Context, target *payload.Payload) err
 
 // Begin implements worker.ResourceBuilder.
 func (b *objectBuilder) Begin(ctx context.Context, target *payload.Payload) error {
-	return b.engine.Begin(ctx, target.Manifests, b.current().adopt)
+	if err := b.engine.Begin(ctx, target.Manifests, b.current().adopt); err != nil {
+		return err
+	}
+	b.monitor.Set(target.Manifests)
+	return nil
 }
 
 // Apply implements worker.ResourceBuilder.
-func (b *objectBuilder) Apply(ctx context.Context, m *payload.Manifest, state payload.State) error {
+func (b *objectBuilder) Apply(ctx context.Context, m *payload.Manifest, state payload.State) (worker.Written, error) {
 	mode := apply.Reconciling
 	if state != payload.Reconciling {
 		mode = apply.Updating
 	}
 	change, err := b.engine.Apply(ctx, m, mode)
 	if err != nil {
-		return err
+		return worker.Written{}, err
 	}
-	if !state.Waits() || m.Delete || change.Finished {
-		return nil
-	}
-	return b.await(ctx, m, change)
+	return worker.Written{
+		ResourceVersion: change.ResourceVersion,
+		Done:            m.Delete || change.Finished || m.Wait == payload.WaitNone || !live.NeedsBody(m),
+	}, nil
 }
 
-// await waits until the object is level, at most as long as its component may
-// take. A component that only warns is reported and not waited for longer than
-// its deadline either.
-func (b *objectBuilder) await(ctx context.Context, m *payload.Manifest, change apply.Change) error {
-	p := b.current()
-	component := p.components[m.Component]
-	timeout := p.timeout
-	if component.timeout > 0 {
-		timeout = component.timeout
-	}
-	deadline := b.now().Add(timeout)
-	err := b.health.Wait(ctx, m, change.ResourceVersion, timeout, func(v health.Verdict) {
-		worker.ReportWaiting(ctx, worker.Waiting{Reason: v.Reason, Message: v.Message, Deadline: deadline})
+// Await implements worker.ResourceBuilder. A component that only warns is
+// reported and not waited for longer than its deadline either.
+func (b *objectBuilder) Await(ctx context.Context, m *payload.Manifest, written worker.Written, spent time.Duration) error {
+	policy := b.current().of(m.Component)
+	err := b.health.Wait(ctx, m, written.ResourceVersion, health.Budget{Total: policy.timeout, Spent: spent}, func(v health.Verdict, spent time.Duration) {
+		waiting := worker.Waiting{Reason: v.Reason, Message: v.Message, Spent: spent, Stopped: v.Waiting}
+		if !v.Waiting {
+			waiting.Deadline = b.now().Add(policy.timeout - spent)
+		}
+		worker.ReportWaiting(ctx, waiting)
 	})
-	if err == nil || !component.warn || errors.Is(err, context.Canceled) {
+	if err == nil || !policy.warn || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return &worker.UpdateError{
 		Code: reasonOf(err, worker.ReasonFailed), Effect: worker.EffectReport, Object: m.ID, Nested: err, Retry: true,
 	}
+}
+
+// illGrace is how long an object of a level release may be ill before that
+// counts as failing: a node that is drained for its next system takes its pods
+// down for some minutes.
+const illGrace = 10 * time.Minute
+
+// judge makes what the worker is told of an object's health while nobody waits
+// for it. What its own status calls a failure is one at once; a rollout of
+// hosts may take the time that an update gives it.
+func (b *objectBuilder) judge(m *payload.Manifest, v health.Verdict) (err *worker.UpdateError, grace time.Duration) {
+	if v.Level {
+		return nil, 0
+	}
+	policy := b.current().of(m.Component)
+	err = &worker.UpdateError{Code: v.Reason, Effect: worker.EffectFailAfterInterval, Object: m.ID, Message: v.Message, Retry: true}
+	switch {
+	case policy.warn:
+		err.Effect = worker.EffectReport
+	case v.Waiting:
+		err.Effect = worker.EffectNone
+	case v.Failed:
+	case m.ID.Group == payload.Group && m.ID.Kind == payload.KindNodeOS:
+		grace = policy.timeout
+	default:
+		grace = min(policy.timeout, illGrace)
+	}
+	return err, grace
 }
 
 // Prune implements worker.ResourceBuilder.

@@ -4,6 +4,7 @@
 package reconciler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/blang/semver/v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -64,6 +66,9 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		if err := r.remember(ctx, &obj, w); err != nil {
 			return ctrl.Result{}, err
 		}
+		if wait := nextLongWait(w.Waits, facts.Now); wait > 0 && (again == 0 || wait < again) {
+			again = wait
+		}
 		if unknownYet(before, w, &facts) {
 			return ctrl.Result{RequeueAfter: again}, nil
 		}
@@ -105,12 +110,53 @@ func (r *releaseReconciler) act(ctx context.Context, obj *v1alpha1.ClusterReleas
 	if facts.Waiting, err = r.dependencies(ctx, obj); err != nil {
 		return nil, err
 	}
-	if facts.Waiting != "" {
-		rt.worker.Pause(true)
+	_, revision, ok := r.sources.origin(v1alpha1.KindClusterRelease, obj.Name)
+	if !ok {
 		return rt, nil
 	}
-	r.drive(rt, obj)
+	desired := desiredOf(&obj.Spec, revision)
+	if facts.Waiting != "" {
+		kept, ok := keptWhileWaiting(r.store.Release(obj.Name).Chosen, desired)
+		if !ok {
+			rt.worker.Pause(true)
+			return rt, nil
+		}
+		if kept.Same(desired) {
+			facts.Waiting = ""
+		}
+		desired = kept
+	}
+	r.drive(rt, obj, desired)
 	return rt, nil
+}
+
+// keptWhileWaiting is what a release goes on with while another one that it
+// depends on isn't ready: what it runs stays and is repaired, only what comes
+// next waits. false: it runs nothing yet.
+func keptWhileWaiting(chosen *accepted.Chosen, desired worker.Desired) (worker.Desired, bool) {
+	if chosen == nil {
+		return worker.Desired{}, false
+	}
+	if isChosen(chosen, desired) {
+		return desired, true
+	}
+	return worker.Desired{
+		Version: chosen.Version, Image: chosen.Image, Path: chosen.Path, Revision: chosen.Revision, Selection: desired.Selection,
+	}, true
+}
+
+// isChosen reports whether the release that is asked for is the one that is
+// being applied.
+func isChosen(chosen *accepted.Chosen, desired worker.Desired) bool {
+	return chosen != nil && chosen.Version == desired.Version && chosen.Image == desired.Image && chosen.Path == desired.Path
+}
+
+// desiredOf is what a ClusterRelease asks for at a revision of its source.
+func desiredOf(spec *v1alpha1.ClusterReleaseSpec, revision string) worker.Desired {
+	return worker.Desired{
+		Version: spec.Desired.Version, Image: spec.Desired.Image, Path: spec.Desired.Path,
+		Signatures: spec.Desired.Signatures, Revision: revision, Selection: selectionOf(spec),
+	}
 }
 
 // gone ends the runtime of a release that doesn't exist. While a source still
@@ -209,8 +255,8 @@ func circle(goal string, names []string, all map[string]*v1alpha1.ClusterRelease
 }
 
 // drive tells the worker what to do now.
-func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelease) {
-	from, revision, ok := r.sources.origin(v1alpha1.KindClusterRelease, obj.Name)
+func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelease, desired worker.Desired) {
+	from, _, ok := r.sources.origin(v1alpha1.KindClusterRelease, obj.Name)
 	if !ok {
 		return
 	}
@@ -221,10 +267,6 @@ func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelea
 	rt.builder.setPolicy(policyOf(&obj.Spec))
 	rt.checks.setSpec(&obj.Spec)
 	rt.worker.SetInterval(obj.Spec.Interval.Duration)
-	desired := worker.Desired{
-		Version: obj.Spec.Desired.Version, Image: obj.Spec.Desired.Image, Path: obj.Spec.Desired.Path,
-		Signatures: obj.Spec.Desired.Signatures, Revision: revision, Selection: selectionOf(&obj.Spec),
-	}
 	record := r.store.Release(obj.Name)
 	rt.worker.Update(obj.Generation, desired, overridesOf(&obj.Spec, r.now()), stateOf(record, desired))
 	rt.worker.Pause(false)
@@ -236,6 +278,11 @@ func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelea
 func stateOf(record accepted.Release, desired worker.Desired) payload.State {
 	if len(record.Completed) == 0 {
 		return payload.Initializing
+	}
+	if isChosen(record.Chosen, desired) {
+		if unfinished, ok := payload.ParseState(record.Chosen.State); ok {
+			return unfinished
+		}
 	}
 	last := record.Completed[0]
 	if last.Version == desired.Version && last.Image == desired.Image && last.Path == desired.Path {
@@ -265,6 +312,10 @@ func (r *releaseReconciler) remember(ctx context.Context, obj *v1alpha1.ClusterR
 	if chosen.Path != "" {
 		chosen.Revision = w.Actual.Revision
 	}
+	if !w.Reconciling {
+		chosen.State = w.State.String()
+		chosen.Waits = longWaits(w.Waits, r.now())
+	}
 	if err := r.store.Choose(ctx, obj.Name, chosen); err != nil {
 		return err
 	}
@@ -282,6 +333,47 @@ func (r *releaseReconciler) remember(ctx context.Context, obj *v1alpha1.ClusterR
 		return r.store.SpendRollback(ctx, obj.Name, p)
 	}
 	return nil
+}
+
+// longWait is how long an object must have been waited for before its clock is
+// remembered: most waits are over sooner, and a process that begins anew may
+// give them their time again.
+const longWait = 30 * time.Second
+
+// longWaits are the waits worth remembering, the longest first.
+func longWaits(clocks map[payload.ObjectID]worker.WaitClock, now time.Time) []accepted.Wait {
+	var out []accepted.Wait
+	for id, c := range clocks {
+		if c.At(now) >= longWait {
+			out = append(out, accepted.Wait{
+				Group: id.Group, Kind: id.Kind, Namespace: id.Namespace, Name: id.Name,
+				Spent: metav1.Duration{Duration: c.Spent.Truncate(time.Second)}, Running: c.Running.UTC().Truncate(time.Second),
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b accepted.Wait) int {
+		spent := func(w accepted.Wait) time.Duration {
+			return worker.WaitClock{Spent: w.Spent.Duration, Running: w.Running}.At(now)
+		}
+		return cmp.Or(cmp.Compare(spent(b), spent(a)), waitedFor(a).Compare(waitedFor(b)))
+	})
+	return out[:min(len(out), accepted.MaxWaits)]
+}
+
+func waitedFor(w accepted.Wait) payload.ObjectID {
+	return payload.ObjectID{Group: w.Group, Kind: w.Kind, Namespace: w.Namespace, Name: w.Name}
+}
+
+// nextLongWait is the time until a wait that runs has become a long one; zero
+// if none will.
+func nextLongWait(clocks map[payload.ObjectID]worker.WaitClock, now time.Time) time.Duration {
+	var next time.Duration
+	for _, c := range clocks {
+		if left := longWait - c.At(now); left > 0 && !c.Running.IsZero() && (next == 0 || left < next) {
+			next = left
+		}
+	}
+	return next
 }
 
 // policyOf reads the spec's rules of applying.

@@ -255,6 +255,10 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 			refused: func(reason string) { r.gauges.errors.WithLabelValues(name, reason).Inc() },
 		},
 	}
+	rt.builder.monitor = r.health.NewMonitor(func(m *payload.Manifest, v health.Verdict) {
+		err, grace := rt.builder.judge(m, v)
+		rt.worker.Judged(m.ID, err, grace)
+	})
 	rt.retriever.standing = func(d worker.Desired) bool {
 		return standing(r.store.Release(name), d) || rt.checks.rollbackTo() == d.Version && d.Version != ""
 	}
@@ -269,14 +273,20 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 		Seed: seedOf(obj), Now: r.opts.Now,
 	})
 	if err != nil {
-		engine.Close()
+		rt.close()
 		return nil, fmt.Errorf("worker of ClusterRelease/%s: %w", name, err)
 	}
 	if !r.launch(rt) {
-		engine.Close()
+		rt.close()
 		return nil, fmt.Errorf("ClusterRelease/%s: %w", name, context.Canceled)
 	}
 	return rt, nil
+}
+
+// close lets go of what a runtime holds without goroutines.
+func (rt *releaseRuntime) close() {
+	rt.builder.monitor.Close()
+	rt.engine.Close()
 }
 
 // launch starts the goroutines of a runtime; it reports false at the end of the
@@ -296,7 +306,14 @@ func (r *releases) launch(rt *releaseRuntime) bool {
 		stopWorker()
 		return false
 	}
+	stopMonitor, ok := r.goWith(rt.builder.monitor.Run)
+	if !ok {
+		stopDrift()
+		stopWorker()
+		return false
+	}
 	rt.stop = func() {
+		stopMonitor()
 		stopDrift()
 		stopWorker()
 	}
@@ -327,6 +344,13 @@ func restoreOf(record accepted.Release, spec *v1alpha1.ClusterReleaseSpec) worke
 	var out worker.Restore
 	if c := record.Chosen; c != nil {
 		out.Accepted = worker.Desired{Version: c.Version, Image: c.Image, Path: c.Path, Revision: c.Revision, Selection: selectionOf(spec)}
+		out.State, out.Unfinished = payload.ParseState(c.State)
+		if len(c.Waits) > 0 {
+			out.Waits = make(map[payload.ObjectID]worker.WaitClock, len(c.Waits))
+		}
+		for _, w := range c.Waits {
+			out.Waits[waitedFor(w)] = worker.WaitClock{Spent: w.Spent.Duration, Running: w.Running}
+		}
 	}
 	if len(record.Completed) > 0 {
 		c := record.Completed[0]
@@ -362,7 +386,7 @@ func (r *releases) end(name string) {
 	r.mu.Unlock()
 	if rt != nil {
 		rt.stop()
-		rt.engine.Close()
+		rt.close()
 	}
 }
 

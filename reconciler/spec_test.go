@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -76,6 +77,76 @@ func TestHowAReleaseBegins(t *testing.T) {
 		if got := stateOf(accepted.Release{Completed: c.completed}, c.desired); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// A way back that isn't at its end isn't what was level before, though it's the
+// same release.
+func TestUnfinishedWorkGoesOn(t *testing.T) {
+	record := accepted.Release{
+		Chosen:    &accepted.Chosen{Version: "1.0.0", Image: "a", State: "RollingBack"},
+		Completed: []accepted.Completed{{Version: "1.0.0", Image: "a"}},
+	}
+	if got := stateOf(record, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.RollingBack {
+		t.Errorf("a way back goes on as %v", got)
+	}
+	if got := stateOf(record, worker.Desired{Version: "1.1.0", Image: "b"}); got != payload.Updating {
+		t.Errorf("another release begins as %v", got)
+	}
+	record.Chosen.Waits = []accepted.Wait{{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api", Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}
+	got := restoreOf(record, &v1alpha1.ClusterReleaseSpec{})
+	if !got.Unfinished || got.State != payload.RollingBack {
+		t.Errorf("restored %+v, want an unfinished way back", got)
+	}
+	api := payload.ObjectID{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api"}
+	if spent := got.Waits[api].At(epoch.Add(time.Minute)); spent != 2*time.Minute {
+		t.Errorf("%s is spent on %s, want two minutes", spent, api)
+	}
+	record.Chosen.State = ""
+	if got := stateOf(record, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.Reconciling {
+		t.Errorf("what is level goes on as %v", got)
+	}
+}
+
+// A dependency that isn't ready holds back what comes next, not the repair of
+// what runs.
+func TestWhatRunsIsKeptWhileADependencyIsNotReady(t *testing.T) {
+	desired := worker.Desired{Version: "1.1.0", Image: "b", Revision: "main@sha1:2"}
+	if _, ok := keptWhileWaiting(nil, desired); ok {
+		t.Error("a release that runs nothing yet doesn't wait")
+	}
+	kept, ok := keptWhileWaiting(&accepted.Chosen{Version: "1.0.0", Image: "a"}, desired)
+	if !ok || kept.Version != "1.0.0" || kept.Image != "a" {
+		t.Errorf("goes on with %+v, want what it runs", kept)
+	}
+	if kept, ok := keptWhileWaiting(&accepted.Chosen{Version: "1.1.0", Image: "b"}, desired); !ok || !kept.Same(desired) {
+		t.Errorf("goes on with %+v, want what is asked for: it runs already", kept)
+	}
+}
+
+func TestOnlyLongWaitsAreRemembered(t *testing.T) {
+	id := func(name string) payload.ObjectID { return payload.ObjectID{Kind: "Pod", Name: name} }
+	clocks := map[payload.ObjectID]worker.WaitClock{
+		id("short"):   {Running: epoch.Add(-10 * time.Second)},
+		id("long"):    {Running: epoch.Add(-time.Minute)},
+		id("longer"):  {Spent: time.Hour, Running: epoch.Add(-time.Second)},
+		id("stopped"): {Spent: 20 * time.Second},
+	}
+	var names []string
+	for _, w := range longWaits(clocks, epoch) {
+		names = append(names, w.Name)
+	}
+	if diff := cmp.Diff([]string{"longer", "long"}, names); diff != "" {
+		t.Errorf("waits (-want +got):\n%s", diff)
+	}
+	if got := nextLongWait(clocks, epoch); got != 20*time.Second {
+		t.Errorf("the next long wait is in %s, want that of the short one in 20s", got)
+	}
+	for i := range 2 * accepted.MaxWaits {
+		clocks[id(strconv.Itoa(i))] = worker.WaitClock{Spent: time.Hour}
+	}
+	if got := len(longWaits(clocks, epoch)); got != accepted.MaxWaits {
+		t.Errorf("%d waits, want at most %d", got, accepted.MaxWaits)
 	}
 }
 

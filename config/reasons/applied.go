@@ -74,13 +74,13 @@ func object() Group {
 func health() Group {
 	return Group{
 		"Health of objects",
-		"`status.progress.blocking`: applied, and not level yet.",
+		"`status.progress.blocking`: applied, and not level yet, or ill since.",
 		[]Reason{
 			{"InProgress", Itself, "the controller of the object isn't done", ""},
 			{"NotObserved", Itself, "its controller hasn't seen the new generation", "does the controller run?"},
 			{"NotFound", Itself, "the object isn't there (yet)", ""},
 			{"HealthCheckFailed", Itself, "the object says that it failed; it is looked at again", "`kubectl describe` it"},
-			{"HealthCheckTimeout", Itself, "it wasn't level within `spec.timeout` or its component's", "see the object; the release goes on trying"},
+			{"HealthCheckTimeout", Itself, "it wasn't level within `spec.timeout` or its component's", "see the object; the release goes on as soon as it is level"},
 			{"InvalidCELExpression", Person, "a health rule of the release can't be evaluated", "correct the rule"},
 			{"Unwatchable", Itself, "the kind can't be watched, so nothing can be told", "give the reconciler the right to list and watch it"},
 			{"JobFailed", Person, "the Job gave up", "see its pods; a new release, or deleting the Job, runs it again"},
@@ -89,6 +89,8 @@ func health() Group {
 			{"LoadBalancerPending", Itself, "the Service has no address yet", "does a load-balancer controller run?"},
 			{"NamesNotAccepted", Person, "a definition's names clash with another's", "rename it"},
 			{"NotEstablished", Itself, "a definition isn't served yet", ""},
+			{"ClaimLost", Person, "the volume of a claim doesn't exist any more", "restore it, or delete the claim if its data isn't needed"},
+			{"ClusterOperatorNoVersions", Person, "the manifest of a ClusterOperator lists no versions to wait for", "list at least its version as `operator` in the manifest's `status.versions`"},
 			{"ClusterOperatorNotAvailable", Itself, "a ClusterOperator isn't available", "ask that operator"},
 			{"ClusterOperatorUpdating", Itself, "a ClusterOperator isn't at the release's versions yet", ""},
 			{"ClusterOperatorDegraded", Itself, "a ClusterOperator says that it is degraded", "ask that operator"},

@@ -119,5 +119,5 @@ func (b *builder) linkAll(from, to []int, name string) {
 // isJob reports whether the manifest is a batch Job: what follows it in its
 // component may rely on what it did.
 func isJob(m *payload.Manifest) bool {
-	return m.ID.Group == "batch" && m.ID.Kind == "Job" && !m.Delete
+	return m.ID.IsJob() && !m.Delete
 }

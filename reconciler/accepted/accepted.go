@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -115,6 +116,28 @@ type Chosen struct {
 	Path    string `json:"path,omitempty"`
 	// Revision of the source that Path is read at.
 	Revision string `json:"revision,omitempty"`
+	// State is the sync worker's while it wasn't level since it was accepted,
+	// "" once it was: going back to a completed release from one that was only
+	// begun is unfinished work.
+	State string `json:"state,omitempty"`
+	// Waits are the clocks of the objects that are waited for, so that a new
+	// process doesn't give them all their time again; at most MaxWaits.
+	Waits []Wait `json:"waits,omitempty"`
+}
+
+// MaxWaits bounds the waits that are remembered of one release.
+const MaxWaits = 20
+
+// Wait is how much of the time that an object may take is spent.
+type Wait struct {
+	// Group, Kind, Namespace and Name are the object's.
+	Group     string `json:"group,omitempty"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Spent until Running; Running is zero while the clock stands still.
+	Spent   metav1.Duration `json:"spent"`
+	Running time.Time       `json:"running,omitzero"`
 }
 
 // MaxCompleted bounds what is remembered of one release.
@@ -369,7 +392,7 @@ func (s *Store) Complete(ctx context.Context, name, product string, done Complet
 // changes nothing.
 func (s *Store) Choose(ctx context.Context, name string, chosen Chosen) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
-		if r.Chosen != nil && *r.Chosen == chosen {
+		if r.Chosen != nil && reflect.DeepEqual(*r.Chosen, chosen) {
 			return false
 		}
 		r.Chosen = &chosen

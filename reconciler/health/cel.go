@@ -118,8 +118,19 @@ func (r *rules) judge(ctx context.Context, m *payload.Manifest, body *unstructur
 	case holds:
 		return Verdict{Level: true}
 	default:
-		return Verdict{Reason: ReasonInProgress, Message: "health expression is false: " + foreign.Line(m.Health)}
+		return Verdict{Reason: ReasonInProgress, Message: "health expression is false: " + foreign.Line(m.Health) + ownWords(body)}
 	}
+}
+
+// ownWords is what the object itself says about why it isn't ready, "" if it
+// says nothing.
+func ownWords(body *unstructured.Unstructured) string {
+	for _, kind := range []string{"Ready", "Available"} {
+		if c := condition(body, kind); c.status != "" && c.status != "True" {
+			return "; " + c.words()
+		}
+	}
+	return ""
 }
 
 func evaluate(ctx context.Context, p cel.Program, body *unstructured.Unstructured) (bool, error) {

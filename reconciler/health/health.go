@@ -144,11 +144,26 @@ func (c *Checker) judge(ctx context.Context, m *payload.Manifest, body *unstruct
 	return Judge(m, body)
 }
 
+// Budget is how long an object may take to become level.
+type Budget struct {
+	// Total is the time it may take, Spent how much of it earlier waits for
+	// the same manifest took.
+	Total, Spent time.Duration
+}
+
+// leastWait is how long a wait lasts at least, whatever was spent before it:
+// what became level meanwhile has to be seen.
+const leastWait = 5 * time.Second
+
+// Progress hears of a verdict that isn't level when it changes, and of how much
+// of the budget was spent until then.
+type Progress func(v Verdict, spent time.Duration)
+
 // Wait waits until the manifest's object is level. It returns an *Error when
-// the object says that it failed, or after budget, in which time spent waiting
-// for a window doesn't count; or the cause of ctx's end. progress, if it isn't
-// nil, is called with each verdict that isn't level, when it changes.
-func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, budget time.Duration, progress func(Verdict)) error {
+// the object says that it failed, or when the budget is spent, in which time
+// spent waiting for a window doesn't count; or the cause of ctx's end. progress
+// may be nil.
+func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, budget Budget, progress Progress) error {
 	if live.NeedsBody(m) {
 		in := live.Interest{ID: m.ID, GVK: m.GVK, Body: true}
 		c.cache.Track(in)
@@ -156,8 +171,8 @@ func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, b
 	}
 	changes, stop := c.cache.Changes(m.ID)
 	defer stop()
-	w := &waiter{m: m, budget: budget, last: c.now(), progress: progress}
-	timer := time.NewTimer(budget)
+	w := newWaiter(m, budget, c.now(), progress)
+	timer := time.NewTimer(w.nap())
 	defer timer.Stop()
 	for {
 		v := c.Check(ctx, m, since)
@@ -177,14 +192,19 @@ func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, b
 	}
 }
 
-// waiter keeps the clock of one wait.
+// waiter is the clock of one wait: it stands still while the object waits for
+// a window.
 type waiter struct {
 	m        *payload.Manifest
 	budget   time.Duration
 	spent    time.Duration
 	last     time.Time
 	verdict  Verdict
-	progress func(Verdict)
+	progress Progress
+}
+
+func newWaiter(m *payload.Manifest, budget Budget, now time.Time, progress Progress) *waiter {
+	return &waiter{m: m, budget: max(budget.Total, budget.Spent+leastWait), spent: budget.Spent, last: now, progress: progress}
 }
 
 // step takes the newest verdict; the time since the last one counts unless
@@ -195,7 +215,7 @@ func (w *waiter) step(v Verdict, now time.Time) error {
 	}
 	w.last = now
 	if v != w.verdict && w.progress != nil {
-		w.progress(v)
+		w.progress(v, w.spent)
 	}
 	w.verdict = v
 	if v.Failed {

@@ -95,20 +95,26 @@ apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: x}
 status: {conditions: [{type: Established, status: "True"}]}`, level: true},
-		"a ClusterOperator that says nothing": {body: `
-apiVersion: config.openshift.io/v1
-kind: ClusterOperator
-metadata: {name: x}`, reason: "ClusterOperatorNotAvailable"},
-		"a ClusterOperator without a Degraded condition": {body: `
-apiVersion: config.openshift.io/v1
-kind: ClusterOperator
+		"a claim that waits for its first consumer": {body: `
+apiVersion: v1
+kind: PersistentVolumeClaim
 metadata: {name: x}
-status: {conditions: [{type: Available, status: "True"}]}`, reason: "ClusterOperatorDegraded"},
-		"a good ClusterOperator": {body: `
-apiVersion: config.openshift.io/v1
-kind: ClusterOperator
+status: {phase: Pending}`, level: true},
+		"a claim whose volume is lost": {body: `
+apiVersion: v1
+kind: PersistentVolumeClaim
 metadata: {name: x}
-status: {conditions: [{type: Available, status: "True"}, {type: Degraded, status: "False"}]}`, level: true},
+status: {phase: Lost}`, failed: true, reason: "ClaimLost"},
+		"a custom resource that has nothing to do here": {body: `
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: x, generation: 1}
+status: {observedGeneration: 1, conditions: [{type: Ready, status: "False", reason: NotApplicable, message: no such hardware}]}`, level: true},
+		"the same of an older generation": {body: `
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: x, generation: 2}
+status: {observedGeneration: 1, conditions: [{type: Ready, status: "False", reason: NotApplicable, message: no such hardware}]}`, reason: ReasonInProgress},
 		"a NodeOS that nobody looked at": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
@@ -181,18 +187,61 @@ spec: {type: LoadBalancer, clusterIP: 10.0.0.1}`, reason: "LoadBalancerPending"}
 	}
 }
 
-func TestClusterOperatorMustReachTheVersionsOfItsManifest(t *testing.T) {
-	const state = `
-apiVersion: config.openshift.io/v1
-kind: ClusterOperator
-metadata: {name: x}
-status:
-  versions: [{name: operator, version: 1.0.0}]
-  conditions: [{type: Available, status: "True"}, {type: Degraded, status: "False"}]`
-	body := decode(t, state)
-	m := manifestOf(t, decode(t, strings.Replace(state, "1.0.0", "2.0.0", 1)), "")
-	if got := Judge(m, body); got.Level || got.Reason != "ClusterOperatorUpdating" || !strings.Contains(got.Message, `"1.0.0"`) {
-		t.Errorf("%+v, want ClusterOperatorUpdating that names the version", got)
+// The manifest is made as a payload makes it: its status isn't applied, but it
+// says what is waited for.
+func TestClusterOperatorContract(t *testing.T) {
+	const good = `{type: Available, status: "True"}, {type: Degraded, status: "False"}`
+	for name, tc := range map[string]struct {
+		wanted, versions, conditions string
+		level, failed                bool
+		reason, message              string
+	}{
+		"a manifest without versions can't be waited for": {
+			versions: "{name: operator, version: 2.0.0}", conditions: good, failed: true, reason: "ClusterOperatorNoVersions", message: "status.versions",
+		},
+		"it says nothing":                 {wanted: "{name: operator, version: 2.0.0}", reason: "ClusterOperatorNotAvailable", message: "isn't reported"},
+		"it isn't available":              {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "False", reason: Down, message: no pods}, {type: Degraded, status: "False"}`, reason: "ClusterOperatorNotAvailable", message: "no pods"},
+		"it doesn't know":                 {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: Unknown}, {type: Degraded, status: "False"}`, reason: "ClusterOperatorNotAvailable"},
+		"it doesn't say if it's degraded": {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "True"}`, reason: "ClusterOperatorDegraded"},
+		"it is degraded":                  {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "True"}, {type: Degraded, status: "True", reason: Slow, message: one of three}`, reason: "ClusterOperatorDegraded", message: "one of three"},
+		"it is at the old version":        {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 1.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `operator is "1.0.0", want "2.0.0"`},
+		"one operand of two is old":       {wanted: "{name: operator, version: 2.0.0}, {name: server, version: 7.1.0}", versions: "{name: operator, version: 2.0.0}, {name: server, version: 7.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `server is "7.0.0", want "7.1.0"`},
+		"it reports no version":           {wanted: "{name: operator, version: 2.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `operator is "", want "2.0.0"`},
+		"all is well":                     {wanted: "{name: operator, version: 2.0.0}", versions: "{name: other, version: 3.0.0}, {name: operator, version: 2.0.0}", conditions: good, level: true},
+		"it has nothing to do here":       {wanted: "{name: operator, version: 2.0.0}", conditions: `{type: Disabled, status: "True", reason: UnsupportedPlatform}`, level: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := func(versions, conditions string) *unstructured.Unstructured {
+				return decode(t, "apiVersion: config.openshift.io/v1\nkind: ClusterOperator\nmetadata: {name: x}\nstatus: {versions: ["+versions+"], conditions: ["+conditions+"]}\n")
+			}
+			m, err := payload.NewManifest(state(tc.wanted, ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := Judge(&m, state(tc.versions, tc.conditions))
+			if got.Level != tc.level || got.Failed != tc.failed || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("Judge = %+v, want level %t failed %t reason %q message with %q", got, tc.level, tc.failed, tc.reason, tc.message)
+			}
+		})
+	}
+}
+
+func TestTimeSpentBeforeCountsButLeavesAMoment(t *testing.T) {
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	busy := Verdict{Reason: ReasonInProgress, Message: "1 of 2"}
+	w := newWaiter(&payload.Manifest{}, Budget{Total: time.Minute, Spent: 50 * time.Second}, now, nil)
+	if err := w.step(busy, now.Add(9*time.Second)); err != nil {
+		t.Errorf("gave up before the minute: %v", err)
+	}
+	if err := w.step(busy, now.Add(10*time.Second)); err == nil {
+		t.Error("didn't give up after a minute in all")
+	}
+	w = newWaiter(&payload.Manifest{}, Budget{Total: time.Minute, Spent: time.Hour}, now, nil)
+	if err := w.step(busy, now.Add(leastWait-time.Second)); err != nil {
+		t.Errorf("gave up at once: %v", err)
+	}
+	if err := w.step(busy, now.Add(leastWait)); err == nil {
+		t.Error("waits on although all time was spent before")
 	}
 }
 
@@ -285,7 +334,7 @@ func TestOldStatesAreNotJudged(t *testing.T) {
 
 func TestClosedWindowStopsTheClock(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
-	w := &waiter{m: &payload.Manifest{}, budget: time.Minute, last: now}
+	w := newWaiter(&payload.Manifest{}, Budget{Total: time.Minute}, now, nil)
 	busy, closed := Verdict{Reason: ReasonInProgress, Message: "1 of 2"}, Verdict{Waiting: true, Reason: "WindowClosed"}
 	for _, step := range []struct {
 		v     Verdict
@@ -304,7 +353,7 @@ func TestClosedWindowStopsTheClock(t *testing.T) {
 }
 
 func TestFailureEndsAWaitAtOnce(t *testing.T) {
-	w := &waiter{m: &payload.Manifest{}, budget: time.Hour}
+	w := newWaiter(&payload.Manifest{}, Budget{Total: time.Hour}, time.Time{}, nil)
 	var failed *Error
 	if err := w.step(Verdict{Failed: true, Reason: "JobFailed", Message: "x"}, time.Time{}); !errors.As(err, &failed) || failed.Reason() != "JobFailed" {
 		t.Errorf("err = %v, want JobFailed", err)

@@ -52,13 +52,13 @@ spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name
 		t.Fatal(err)
 	}
 	var late *Error
-	if err := checker.Wait(ctx, &m, created.GetResourceVersion(), 300*time.Millisecond, nil); !errors.As(err, &late) || late.Reason() != ReasonDeadlineExceeded {
+	if err := checker.Wait(ctx, &m, created.GetResourceVersion(), Budget{Total: time.Hour, Spent: time.Hour - 300*time.Millisecond}, nil); !errors.As(err, &late) || late.Reason() != ReasonDeadlineExceeded {
 		t.Fatalf("err = %v, want the deadline", err)
 	}
 	result := make(chan error, 1)
 	verdicts := make(chan Verdict, 100)
 	go func() {
-		result <- checker.Wait(ctx, &m, created.GetResourceVersion(), 30*time.Second, func(v Verdict) { verdicts <- v })
+		result <- checker.Wait(ctx, &m, created.GetResourceVersion(), Budget{Total: 30 * time.Second}, func(v Verdict, _ time.Duration) { verdicts <- v })
 	}()
 	for v := range verdicts {
 		if v.Reason == "JobSuspended" || v.Reason == "JobRunning" {

@@ -5,6 +5,8 @@ package health
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
@@ -28,6 +30,8 @@ func Judge(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 		return judgeDefinition(body)
 	case schema.GroupKind{Kind: "Service"}:
 		return judgeService(m, body)
+	case schema.GroupKind{Kind: "PersistentVolumeClaim"}:
+		return judgeClaim(body)
 	case schema.GroupKind{Group: "config.openshift.io", Kind: "ClusterOperator"}:
 		return judgeClusterOperator(m, body)
 	case schema.GroupKind{Group: payload.Group, Kind: payload.KindNodeOS}:
@@ -39,6 +43,9 @@ func Judge(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 
 // judgeGeneric is kstatus.
 func judgeGeneric(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+	if notApplicable(body) {
+		return Verdict{Level: true}
+	}
 	result, err := status.Compute(body)
 	if err != nil {
 		return Verdict{Reason: ReasonFailed, Message: "the status can't be read: " + foreign.Line(err.Error())}
@@ -107,21 +114,55 @@ func judgeDefinition(body *unstructured.Unstructured) Verdict {
 	return Verdict{Level: true}
 }
 
-// judgeClusterOperator is CVO's contract: available, not degraded, and at the
-// versions that the manifest lists; a missing condition counts as bad.
+// notApplicable reports whether the object's controller says that there is
+// nothing for it to do on this cluster: Ready or Available is False with the
+// reason NotApplicable.
+func notApplicable(body *unstructured.Unstructured) bool {
+	for _, kind := range []string{"Ready", "Available"} {
+		if c := condition(body, kind); c.status == "False" && c.reason == "NotApplicable" {
+			return observed(body)
+		}
+	}
+	return false
+}
+
+// judgeClaim takes a claim that nothing consumes yet for level: with the binding
+// mode WaitForFirstConsumer it is bound when its first pod is placed, and that
+// pod may come after it in the release.
+func judgeClaim(body *unstructured.Unstructured) Verdict {
+	phase, _, _ := unstructured.NestedString(body.Object, "status", "phase")
+	if phase == "Lost" {
+		return Verdict{Failed: true, Reason: "ClaimLost", Message: "the volume that the claim was bound to doesn't exist any more"}
+	}
+	return Verdict{Level: true}
+}
+
+// judgeClusterOperator is CVO's contract: the manifest says what versions have
+// to be reported, the operator is available, at these versions and not
+// degraded; a missing condition counts as bad. One that says that it has
+// nothing to do on this cluster holds nothing up.
 func judgeClusterOperator(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+	if len(m.Versions) == 0 {
+		return Verdict{
+			Failed: true, Reason: "ClusterOperatorNoVersions",
+			Message: "the manifest lists no status.versions, so that nothing tells when the operator is up to date: list at least its version as operator",
+		}
+	}
+	if c := condition(body, "Disabled"); c.status == "True" {
+		return Verdict{Level: true}
+	}
 	if c := condition(body, "Available"); c.status != "True" {
 		return Verdict{Reason: "ClusterOperatorNotAvailable", Message: c.words()}
 	}
 	have := operands(body)
 	var behind []string
-	for name, want := range operands(m.Object) {
-		if have[name] != want {
+	for _, name := range slices.Sorted(maps.Keys(m.Versions)) {
+		if want := m.Versions[name]; have[name] != want {
 			behind = append(behind, fmt.Sprintf("%s is %q, want %q", foreign.Line(name), foreign.Line(have[name]), foreign.Line(want)))
 		}
 	}
 	if len(behind) > 0 {
-		return Verdict{Reason: "ClusterOperatorUpdating", Message: strings.Join(behind, ", ")}
+		return Verdict{Reason: "ClusterOperatorUpdating", Message: foreign.Clip(strings.Join(behind, ", "), 1024)}
 	}
 	if c := condition(body, "Degraded"); c.status != "False" {
 		return Verdict{Reason: "ClusterOperatorDegraded", Message: c.words()}
@@ -129,6 +170,7 @@ func judgeClusterOperator(m *payload.Manifest, body *unstructured.Unstructured) 
 	return Verdict{Level: true}
 }
 
+// operands are the versions that a live ClusterOperator reports.
 func operands(obj *unstructured.Unstructured) map[string]string {
 	field, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "status", "versions")
 	versions, _ := field.([]any)

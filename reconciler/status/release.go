@@ -151,7 +151,7 @@ func workerState(w *worker.SyncWorkerStatus) string {
 	switch {
 	case w.Actual.Version == "":
 		return "Initial"
-	case w.Failure != nil:
+	case w.Failure != nil && w.Failure.Effect != worker.EffectReport:
 		return "Error"
 	case w.Reconciling:
 		return "Reconciling"

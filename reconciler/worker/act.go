@@ -6,6 +6,8 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/lockstep-dev/lockstep/payload"
@@ -42,11 +44,10 @@ func (w *SyncWorker) pass(ctx context.Context, a startPass) {
 	complete := false
 	if err == nil {
 		w.dispatch(passStepped{a.number, StepApplyManifests})
+		run := &passRun{w: w, startPass: a}
 		graph := taskgraph.Build(a.payload.Manifests, a.work.State, a.order)
-		result := taskgraph.Walk(ctx, graph, w.width(a.work.State), func(ctx context.Context, m *payload.Manifest) error {
-			return w.applyOne(ctx, a, m)
-		})
-		if complete = result.Complete(); complete {
+		complete = taskgraph.Walk(ctx, graph, w.width(a.work.State), run.applyOne).Complete() && run.awaitLater(ctx)
+		if complete {
 			w.dispatch(passStepped{a.number, StepPruneObjects})
 			err = w.config.Builder.Prune(ctx, a.payload)
 		}
@@ -74,20 +75,74 @@ func (w *SyncWorker) width(state payload.State) int {
 	return w.workers
 }
 
-// applyOne applies one manifest of a pass. Its error decides whether what
-// depends on the object goes on.
-func (w *SyncWorker) applyOne(ctx context.Context, a startPass, m *payload.Manifest) error {
-	if overridden(a.work.Overrides, m.ID) {
-		w.dispatch(appliedOne{number: a.number, manifest: m, skipped: true})
+// passRun is one pass on its way.
+type passRun struct {
+	startPass
+	w *SyncWorker
+
+	mu sync.Mutex
+	// later are the objects that are waited for when all are applied.
+	later []laterWait
+}
+
+type laterWait struct {
+	manifest *payload.Manifest
+	written  Written
+}
+
+// applyOne applies one manifest of the pass and waits for its object where what
+// follows depends on it. Its error decides whether that goes on.
+func (p *passRun) applyOne(ctx context.Context, m *payload.Manifest) error {
+	if overridden(p.work.Overrides, m.ID) {
+		p.w.dispatch(appliedOne{number: p.number, manifest: m, skipped: true})
 		return nil
 	}
-	ctx = context.WithValue(ctx, waitingKey{}, func(waiting Waiting) { w.dispatch(waitingFor{a.number, m, waiting}) })
-	err := w.applyPatiently(ctx, m, a.work.State)
-	w.dispatch(appliedOne{number: a.number, manifest: m, err: err})
+	written, err := p.applyPatiently(ctx, m)
+	switch {
+	case err != nil, written.Done, p.work.State == payload.Reconciling:
+		return p.ended(m, err)
+	case p.work.State.WaitsFor(m.ID):
+		return p.ended(m, p.await(ctx, m, written))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.later = append(p.later, laterWait{m, written})
+	return nil
+}
+
+// ended tells how it went with one manifest.
+func (p *passRun) ended(m *payload.Manifest, err *UpdateError) error {
+	p.w.dispatch(appliedOne{number: p.number, manifest: m, err: err})
 	if err == nil || err.Effect == EffectReport {
 		return nil
 	}
 	return err
+}
+
+// await waits until an object is level.
+func (p *passRun) await(ctx context.Context, m *payload.Manifest, written Written) *UpdateError {
+	ctx = context.WithValue(ctx, waitingKey{}, func(waiting Waiting) { p.w.dispatch(waitingFor{p.number, m, waiting}) })
+	if err := p.w.config.Builder.Await(ctx, m, written, p.w.spent(m.ID)); err != nil {
+		return asUpdateError(m.ID, err)
+	}
+	return nil
+}
+
+// awaitLater waits for what the walk left to be waited for, all at once: in a
+// first release one object may need another that comes after it. It reports
+// whether all are level.
+func (p *passRun) awaitLater(ctx context.Context) bool {
+	if len(p.later) == 0 {
+		return true
+	}
+	p.w.dispatch(passStepped{p.number, StepAwaitLevel})
+	failed := make([]bool, len(p.later))
+	var group sync.WaitGroup
+	for i, l := range p.later {
+		group.Go(func() { failed[i] = p.ended(l.manifest, p.await(ctx, l.manifest, l.written)) != nil })
+	}
+	group.Wait()
+	return !slices.Contains(failed, true)
 }
 
 // Tries of one manifest within a pass: what is over in a moment, such as a
@@ -99,15 +154,32 @@ const (
 
 // applyPatiently applies one manifest and tries a few times where that may
 // help.
-func (w *SyncWorker) applyPatiently(ctx context.Context, m *payload.Manifest, state payload.State) *UpdateError {
+func (p *passRun) applyPatiently(ctx context.Context, m *payload.Manifest) (Written, *UpdateError) {
 	pause := firstPause
 	for try := 1; ; try++ {
-		err := w.applyLocked(ctx, m, state)
+		written, err := p.apply(ctx, m)
 		if err == nil || !err.Retry || err.Effect != EffectFail || try == maxTries || !sleep(ctx, pause) {
-			return err
+			return written, err
 		}
 		pause *= 2
 	}
+}
+
+// apply applies one manifest while nobody else does. That the object was
+// reached is told before anybody else may: a repair that waits for it wants to
+// know by which payload.
+func (p *passRun) apply(ctx context.Context, m *payload.Manifest) (Written, *UpdateError) {
+	unlock, err := p.w.locks.lock(ctx, m.ID)
+	if err != nil {
+		return Written{}, asUpdateError(m.ID, err)
+	}
+	defer unlock()
+	written, err := p.w.config.Builder.Apply(ctx, m, p.work.State)
+	if err != nil {
+		return Written{}, asUpdateError(m.ID, err)
+	}
+	p.w.dispatch(wrote{p.number, m})
+	return written, nil
 }
 
 // sleep waits and reports whether ctx is still good.
@@ -122,24 +194,27 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// applyLocked applies one manifest while nobody else does.
-func (w *SyncWorker) applyLocked(ctx context.Context, m *payload.Manifest, state payload.State) *UpdateError {
-	unlock, err := w.locks.lock(ctx, m.ID)
-	if err == nil {
-		err = w.config.Builder.Apply(ctx, m, state)
-		unlock()
-	}
-	if err == nil {
-		return nil
-	}
-	return asUpdateError(m.ID, err)
-}
-
 // repair performs a repair. It doesn't wait for the object to become level.
-func (w *SyncWorker) repair(ctx context.Context, m *payload.Manifest) {
-	err := w.applyLocked(ctx, m, payload.Reconciling)
-	if err != nil && errors.Is(err, context.Canceled) {
+// What the object should be like is asked anew once nobody else applies it: the
+// pass may have brought it to the next version meanwhile.
+func (w *SyncWorker) repair(ctx context.Context, id payload.ObjectID) {
+	unlock, err := w.locks.lock(ctx, id)
+	if err != nil {
 		return
 	}
-	w.dispatch(repaired{id: m.ID, err: err})
+	defer unlock()
+	w.mu.Lock()
+	m := w.core.manifestToRepair(id)
+	w.mu.Unlock()
+	if m == nil {
+		w.dispatch(repaired{id: id, moot: true})
+		return
+	}
+	_, err = w.config.Builder.Apply(ctx, m, payload.Reconciling)
+	switch {
+	case err == nil:
+		w.dispatch(repaired{id: id})
+	case !errors.Is(err, context.Canceled):
+		w.dispatch(repaired{id: id, err: asUpdateError(id, err)})
+	}
 }

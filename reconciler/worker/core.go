@@ -54,8 +54,13 @@ type core struct {
 	last  errorList
 	since map[payload.ObjectID]time.Time
 	// reached are the objects of the accepted payload that were applied in
-	// this process.
+	// this process, level or not.
 	reached map[payload.ObjectID]bool
+	// clocks are those of the objects of the accepted payload that were waited
+	// for and aren't level yet.
+	clocks map[payload.ObjectID]WaitClock
+	// ill are the objects that aren't well, as their watches show it.
+	ill map[payload.ObjectID]illness
 
 	repairs      repairs
 	driftRepairs int
@@ -69,6 +74,21 @@ type Restore struct {
 	// Accepted is the release that was being applied, Applied the one that
 	// was level last; empty for none.
 	Accepted, Applied Desired
+	// Unfinished says that Accepted wasn't level since it was accepted, though
+	// it may be what Applied is too: another release was begun in between. It
+	// goes on in State.
+	Unfinished bool
+	State      payload.State
+	// Waits are the clocks of Accepted's objects.
+	Waits map[payload.ObjectID]WaitClock
+}
+
+func newCore(interval time.Duration, seed uint64, restore Restore) core {
+	return core{
+		interval: interval, seed: seed, restore: restore, pass: pass{runLevel: -1},
+		since: map[payload.ObjectID]time.Time{}, reached: map[payload.ObjectID]bool{},
+		clocks: map[payload.ObjectID]WaitClock{}, ill: map[payload.ObjectID]illness{},
+	}
 }
 
 // accepted is a release with its payload.
@@ -161,6 +181,19 @@ type (
 		number int
 		step   Step
 	}
+	// wrote says that a manifest of a pass was applied; its object may not be
+	// level yet.
+	wrote struct {
+		number   int
+		manifest *payload.Manifest
+	}
+	// judged tells of an object's health outside a pass: err is nil once it is
+	// well. It counts as failing when it lasts longer than grace.
+	judged struct {
+		id    payload.ObjectID
+		err   *UpdateError
+		grace time.Duration
+	}
 	// appliedOne ends one manifest of a pass.
 	appliedOne struct {
 		number   int
@@ -184,10 +217,12 @@ type (
 	}
 	// drifted says that an object isn't as it was left.
 	drifted struct{ id payload.ObjectID }
-	// repaired ends a repair.
+	// repaired ends a repair; moot says that there was nothing to repair any
+	// more.
 	repaired struct {
-		id  payload.ObjectID
-		err *UpdateError
+		id   payload.ObjectID
+		err  *UpdateError
+		moot bool
 	}
 	// lookAgain says that something outside changed that may help.
 	lookAgain struct{}
@@ -248,6 +283,10 @@ func next(c core, e event, now time.Time) (core, []action) {
 		out = c.loaded(e, now)
 	case passStepped:
 		c.passStep(e)
+	case wrote:
+		c.wrote(e, now)
+	case judged:
+		c.judged(e, now)
 	case appliedOne:
 		c.appliedOne(e, now)
 	case waitingFor:
@@ -309,7 +348,7 @@ func (c *core) restart(now time.Time) []action {
 	if c.accepted == nil {
 		return nil
 	}
-	if !c.initial {
+	if !c.initial && c.state != payload.RollingBack {
 		c.state = payload.Updating
 	}
 	c.attempt, c.completed, c.failures = 0, 0, 0
@@ -358,6 +397,7 @@ func (c *core) pause(e pausing) []action {
 
 // settle starts what is due and asks to be woken for what will be.
 func (c *core) settle(now time.Time) []action {
+	c.worsen(now)
 	out := c.startLoad(now)
 	out = append(out, c.startPass(now)...)
 	out = append(out, c.startRepairs(now)...)
@@ -400,6 +440,11 @@ func (c *core) wakeAt(now time.Time) time.Time {
 	if !c.paused {
 		for _, d := range c.repairs.list {
 			earlier(d.notUntil)
+		}
+	}
+	for _, i := range c.ill {
+		if !i.failing && !i.failsAt.IsZero() {
+			earlier(i.failsAt)
 		}
 	}
 	return at

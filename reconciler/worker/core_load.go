@@ -6,6 +6,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -138,6 +139,11 @@ func (c *core) accept(e loaded, now time.Time) []action {
 		return nil
 	}
 	c.accepted = newAccepted(release, p)
+	c.clocks = map[payload.ObjectID]WaitClock{}
+	if before == nil && c.restore.Accepted.Same(release.Desired) {
+		maps.Copy(c.clocks, c.restore.Waits)
+	}
+	maps.DeleteFunc(c.ill, func(id payload.ObjectID, _ illness) bool { return c.accepted.manifest(id) == nil })
 	if before != nil || c.load.restoring {
 		c.state = c.stateFor(before)
 	}
@@ -169,6 +175,8 @@ func (c *core) stateFor(before *accepted) payload.State {
 	switch {
 	case c.initial:
 		return payload.Initializing
+	case before == nil && c.restore.Unfinished && c.restore.Accepted.Same(c.accepted.Desired):
+		return c.restore.State
 	case before == nil && c.restore.Applied.Same(c.accepted.Desired):
 		return payload.Reconciling
 	case before != nil && older(c.accepted.Version, before.Version):

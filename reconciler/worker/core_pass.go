@@ -38,12 +38,27 @@ func (c *core) appliedOne(e appliedOne, now time.Time) {
 	} else {
 		c.last = c.last.without(id)
 		delete(c.since, id)
+		delete(c.clocks, id)
 	}
 	c.pass.done++
 	if e.skipped {
 		c.pass.skipped++
 		return
 	}
+	c.reach(id, now)
+}
+
+// wrote notes that an object is as the accepted payload wants it, level or not:
+// what changes it from now on is drift from that.
+func (c *core) wrote(e wrote, now time.Time) {
+	if e.number != c.pass.number || !c.pass.running || c.pass.stopping {
+		return
+	}
+	c.pass.runLevel = e.manifest.RunLevel
+	c.reach(e.manifest.ID, now)
+}
+
+func (c *core) reach(id payload.ObjectID, now time.Time) {
 	if !c.reached[id] {
 		c.reached[id] = true
 		c.lastProgress = now
@@ -63,6 +78,11 @@ func (c *core) waitingFor(e waitingFor, now time.Time) {
 		return
 	}
 	c.mark(e.manifest.ID, now)
+	clock := WaitClock{Spent: e.waiting.Spent, Running: now}
+	if e.waiting.Stopped {
+		clock.Running = time.Time{}
+	}
+	c.clocks[e.manifest.ID] = clock
 	c.pass.runLevel = e.manifest.RunLevel
 	c.pass.waits = append(withoutObject(c.pass.waits, e.manifest.ID), Blocking{
 		Object: e.manifest.ID, RunLevel: e.manifest.RunLevel, Component: e.manifest.Component, Since: c.since[e.manifest.ID],

@@ -129,10 +129,16 @@ func (c *core) repaired(e repaired, now time.Time) {
 	default:
 		list = slices.Delete(list, i, i+1)
 	}
+	if e.moot {
+		c.repairs.list = list
+		return
+	}
 	if e.err == nil || e.err.Effect.rank() < EffectFailAfterInterval.rank() {
 		c.driftRepairs++
 		c.last = c.last.without(e.id)
-		delete(c.since, e.id)
+		if _, waits := c.clocks[e.id]; !waits {
+			delete(c.since, e.id)
+		}
 	}
 	c.repairs.list = list
 }

@@ -6,6 +6,8 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,10 +30,7 @@ type script struct {
 
 func newScript(restore Restore) *script {
 	start := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
-	return &script{now: start, start: start, core: core{
-		interval: 80 * time.Second, restore: restore,
-		pass: pass{runLevel: -1}, since: map[payload.ObjectID]time.Time{}, reached: map[payload.ObjectID]bool{},
-	}}
+	return &script{now: start, start: start, core: newCore(80*time.Second, 0, restore)}
 }
 
 // Every script in testdata is a scenario: go test ./reconciler/worker
@@ -43,7 +42,7 @@ func TestScenarios(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
 			if d.Cmd == "restore" {
-				s = newScript(Restore{Accepted: desired(arg(d, "accepted")), Applied: desired(arg(d, "applied"))})
+				s = newScript(restored(t, d))
 				return "ok\n"
 			}
 			return s.run(t, d)
@@ -78,7 +77,9 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 		return loaded{number: s.core.load.number - 1, err: errors.New("stale")}
 	case "begun":
 		return passStepped{s.core.pass.number, StepApplyManifests}
-	case "applied", "failed", "skipped", "waiting":
+	case "judged":
+		return judgedEvent(t, d)
+	case "wrote", "applied", "failed", "skipped", "waiting":
 		return s.manifestEvent(t, d)
 	case "passed":
 		e := passed{number: s.core.pass.number, complete: d.HasArg("complete")}
@@ -89,7 +90,7 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 	case "drifted":
 		return drifted{object(d.CmdArgs[0].Key)}
 	case "repaired":
-		e := repaired{id: object(d.CmdArgs[0].Key)}
+		e := repaired{id: object(d.CmdArgs[0].Key), moot: d.HasArg("moot")}
 		if reason := arg(d, "error"); reason != "" {
 			e.err = &UpdateError{Code: reason, Effect: EffectFail, Object: e.id, Message: "refused", Retry: true}
 		}
@@ -115,11 +116,8 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 
 func (s *script) updateEvent(d *datadriven.TestData) event {
 	e := updated{generation: s.core.generation + 1, desired: desired(d.CmdArgs[0].Key), overrides: s.core.overrides, state: payload.Updating}
-	switch arg(d, "state") {
-	case "Initializing":
-		e.state = payload.Initializing
-	case "Reconciling":
-		e.state = payload.Reconciling
+	if state, ok := payload.ParseState(arg(d, "state")); ok {
+		e.state = state
 	}
 	e.desired.Revision = arg(d, "revision")
 	if d.HasArg("override") {
@@ -155,8 +153,12 @@ func (s *script) manifestEvent(t *testing.T, d *datadriven.TestData) event {
 		t.Fatalf("%s: no manifest %s", d.Pos, d.CmdArgs[0].Key)
 	}
 	switch d.Cmd {
+	case "wrote":
+		return wrote{s.core.pass.number, m}
 	case "waiting":
-		return waitingFor{s.core.pass.number, m, Waiting{Reason: arg(d, "reason"), Message: "2 of 3 updated"}}
+		return waitingFor{s.core.pass.number, m, Waiting{
+			Reason: arg(d, "reason"), Message: "2 of 3 updated", Spent: duration(t, arg(d, "spent")), Stopped: d.HasArg("stopped"),
+		}}
 	case "failed":
 		err := &UpdateError{Code: arg(d, "reason"), Effect: Effect(arg(d, "effect")), Object: m.ID, Message: "refused", Retry: true}
 		if err.Effect == "" {
@@ -166,6 +168,43 @@ func (s *script) manifestEvent(t *testing.T, d *datadriven.TestData) event {
 	default:
 		return appliedOne{number: s.core.pass.number, manifest: m, skipped: d.Cmd == "skipped"}
 	}
+}
+
+// restored is what an earlier process left.
+func restored(t *testing.T, d *datadriven.TestData) Restore {
+	t.Helper()
+	r := Restore{Accepted: desired(arg(d, "accepted")), Applied: desired(arg(d, "applied"))}
+	r.State, r.Unfinished = payload.ParseState(arg(d, "unfinished"))
+	if name := arg(d, "waiting"); name != "" {
+		r.Waits = map[payload.ObjectID]WaitClock{object(name): {Spent: duration(t, arg(d, "spent"))}}
+	}
+	return r
+}
+
+// judgedEvent is an object's health: "judged web well", or "judged web
+// reason=X grace=10m [effect=…]".
+func judgedEvent(t *testing.T, d *datadriven.TestData) event {
+	t.Helper()
+	e := judged{id: object(d.CmdArgs[0].Key), grace: duration(t, arg(d, "grace"))}
+	if !d.HasArg("well") {
+		e.err = &UpdateError{Code: arg(d, "reason"), Effect: EffectFailAfterInterval, Object: e.id, Message: "1 of 2 available", Retry: true}
+		if effect := arg(d, "effect"); effect != "" {
+			e.err.Effect = Effect(effect)
+		}
+	}
+	return e
+}
+
+func duration(t *testing.T, text string) time.Duration {
+	t.Helper()
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // testPayload has one ConfigMap an object name; the hash follows the names.
@@ -274,6 +313,13 @@ func (s *script) renderStatus(out *strings.Builder) {
 	}
 	for _, b := range st.Blocking {
 		fmt.Fprintf(out, "  blocking: %s %s since %s\n", b.Object, b.Reason, s.clock(b.Since))
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(st.Waits), payload.ObjectID.Compare) {
+		fmt.Fprintf(out, "  clock: %s %s", id.Name, st.Waits[id].At(s.now))
+		if st.Waits[id].Running.IsZero() {
+			fmt.Fprint(out, " stopped")
+		}
+		fmt.Fprintln(out)
 	}
 	for _, h := range st.History {
 		fmt.Fprintf(out, "  history: %s %s", h.Version, h.State)

@@ -82,10 +82,7 @@ func New(config Config) (*SyncWorker, error) {
 	}
 	w := &SyncWorker{
 		config: config, statusCh: make(chan SyncWorkerStatus, 1), woken: make(chan time.Time, 1),
-		core: core{
-			interval: config.Interval, seed: config.Seed, restore: config.Restore,
-			pass: pass{runLevel: -1}, since: map[payload.ObjectID]time.Time{}, reached: map[payload.ObjectID]bool{},
-		},
+		core: newCore(config.Interval, config.Seed, config.Restore),
 	}
 	w.status = w.core.status()
 	return w, nil
@@ -103,6 +100,21 @@ func (w *SyncWorker) Update(generation int64, desired Desired, overrides []Overr
 // Drifted says that an object isn't as the worker left it; its manifest is
 // applied anew, whatever else goes on. Others' objects are ignored.
 func (w *SyncWorker) Drifted(id payload.ObjectID) { w.dispatch(drifted{id}) }
+
+// Judged says how an object of the accepted release is while nobody waits for
+// it; err is nil once it is well. An err of EffectFailAfterInterval or worse
+// counts as a failure when it lasts longer than grace, a milder one is only
+// reported. Others' objects are ignored.
+func (w *SyncWorker) Judged(id payload.ObjectID, err *UpdateError, grace time.Duration) {
+	w.dispatch(judged{id, err, grace})
+}
+
+// spent returns how much of its time an object has used.
+func (w *SyncWorker) spent(id payload.ObjectID) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.core.clocks[id].At(w.config.Now())
+}
 
 // LookAgain says that something changed outside that may help: a release that
 // waits for its next try is tried at once.
@@ -238,7 +250,7 @@ func (w *SyncWorker) perform(a action) {
 	case stopPass:
 		w.stopPass()
 	case repair:
-		w.group.Go(func() { w.repair(w.ctx, a.manifest) })
+		w.group.Go(func() { w.repair(w.ctx, a.manifest.ID) })
 	case wake:
 		select {
 		case <-w.woken:

@@ -33,9 +33,11 @@ func virtualNow() time.Time {
 type world struct {
 	mu       sync.Mutex
 	payloads map[string]*payload.Payload
-	bad      map[string]error // by version
-	refused  map[string]int   // by object name: how many tries fail
-	hold     map[string]chan struct{}
+	bad      map[string]error         // by version
+	refused  map[string]int           // by object name: how many tries fail
+	hold     map[string]chan struct{} // an object is level once its channel is closed
+	slow     map[string]chan struct{} // an apply is answered once its channel is closed
+	limit    time.Duration            // how long an object may take to become level; 0: for ever
 	log      []string
 	running  int
 	most     int
@@ -85,13 +87,14 @@ func (w *world) Prune(_ context.Context, p *payload.Payload) error {
 	return nil
 }
 
-func (w *world) Apply(ctx context.Context, m *payload.Manifest, state payload.State) error {
+func (w *world) Apply(_ context.Context, m *payload.Manifest, state payload.State) (Written, error) {
 	data, _ := m.Object.Object["data"].(map[string]any)
 	w.note("apply %s of %v as %s", m.ID.Name, data["version"], state)
 	w.mu.Lock()
 	w.running++
 	w.most = max(w.most, w.running)
 	hold := w.hold[m.ID.Name]
+	slow := w.slow[m.ID.Name]
 	refused := w.refused[m.ID.Name] > 0
 	w.refused[m.ID.Name]--
 	w.mu.Unlock()
@@ -101,24 +104,46 @@ func (w *world) Apply(ctx context.Context, m *payload.Manifest, state payload.St
 		w.mu.Unlock()
 	}()
 	if refused {
-		return &UpdateError{Code: "ResourceInvalid", Message: "refused", Retry: true}
+		return Written{}, &UpdateError{Code: "ResourceInvalid", Message: "refused", Retry: true}
 	}
-	if hold != nil && state.Waits() {
-		ReportWaiting(ctx, Waiting{Reason: "RolloutInProgress", Message: "0 of 1 updated"})
-		select {
-		case <-hold:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if slow != nil {
+		<-slow
 	}
-	return nil
+	return Written{Done: hold == nil}, nil
+}
+
+func (w *world) Await(ctx context.Context, m *payload.Manifest, _ Written, spent time.Duration) error {
+	w.mu.Lock()
+	hold, limit := w.hold[m.ID.Name], w.limit
+	w.mu.Unlock()
+	w.note("await %s after %s", m.ID.Name, spent)
+	ReportWaiting(ctx, Waiting{Reason: "RolloutInProgress", Message: "0 of 1 updated", Spent: spent})
+	select {
+	case <-hold:
+		return nil
+	default:
+	}
+	var late <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(max(limit-spent, 0))
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-hold:
+		return nil
+	case <-late:
+		return &UpdateError{Code: "HealthCheckTimeout", Message: "0 of 1 updated", Retry: true}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // inBubble runs a test with a started worker over a world.
 func inBubble(t *testing.T, config Config, test func(t *testing.T, w *SyncWorker, world *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		made := &world{payloads: map[string]*payload.Payload{}, bad: map[string]error{}, refused: map[string]int{}, hold: map[string]chan struct{}{}}
+		made := &world{payloads: map[string]*payload.Payload{}, bad: map[string]error{}, refused: map[string]int{}, hold: map[string]chan struct{}{}, slow: map[string]chan struct{}{}}
 		made.payloads["1.0.0"] = testPayload(t, "1.0.0", "a", "b", "c")
 		made.payloads["1.1.0"] = testPayload(t, "1.1.0", "a", "b", "d")
 		config.Retriever, config.Preconditions, config.Builder = made, made, made
@@ -241,6 +266,126 @@ func TestANewTargetPreemptsAWait(t *testing.T) {
 		}
 		if got := strings.Join(versions, ", "); got != "1.0.0 Completed, 1.1.0 Partial" {
 			t.Errorf("history: %s", got)
+		}
+	})
+}
+
+// The wait of an update doesn't keep others from its object.
+func TestARepairDuringAWaitBringsTheNewVersion(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
+		w.Update(1, desired("1.0.0"), nil, payload.Reconciling)
+		synctest.Wait()
+		world.mu.Lock()
+		world.hold["b"] = make(chan struct{})
+		world.mu.Unlock()
+		w.Update(2, desired("1.1.0"), nil, payload.Updating)
+		synctest.Wait()
+		world.take()
+		w.Drifted(object("b"))
+		synctest.Wait()
+		if got := world.take(); !slices.Equal(got, []string{"apply b of 1.1.0 as Reconciling"}) {
+			t.Errorf("log after a drift amid the wait is %q", got)
+		}
+		close(world.hold["b"])
+		synctest.Wait()
+		if status := w.Status(); status.Applied.Version != "1.1.0" || status.DriftRepairs != 1 {
+			t.Errorf("status: %+v", status)
+		}
+	})
+}
+
+// A repair of the old version that waits for the object while the pass brings
+// the new one must not undo it.
+func TestARepairThatHadToWaitAsksAnew(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
+		w.Update(1, desired("1.0.0"), nil, payload.Reconciling)
+		synctest.Wait()
+		answer := make(chan struct{})
+		world.mu.Lock()
+		world.slow["b"] = answer
+		world.mu.Unlock()
+		w.Update(2, desired("1.1.0"), nil, payload.Updating)
+		synctest.Wait() // b is being applied.
+		w.Drifted(object("b"))
+		synctest.Wait()
+		world.take()
+		close(answer)
+		synctest.Wait()
+		for _, line := range world.take() {
+			if strings.HasPrefix(line, "apply b of 1.0.0") {
+				t.Errorf("%q after 1.1.0 was applied", line)
+			}
+		}
+		if status := w.Status(); status.Applied.Version != "1.1.0" {
+			t.Errorf("status: %+v", status)
+		}
+	})
+}
+
+// In a first release an object may need one that comes after it: nothing is
+// waited for before all is applied, and then for all at once.
+func TestAFirstReleaseIsLevelOnceAllOfItIs(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
+		a, c := make(chan struct{}), make(chan struct{})
+		world.hold["a"], world.hold["c"] = a, c
+		w.Update(1, desired("1.0.0"), nil, payload.Initializing)
+		synctest.Wait()
+		got := world.take()
+		slices.Sort(got)
+		want := []string{
+			"apply a of 1.0.0 as Initializing", "apply b of 1.0.0 as Initializing", "apply c of 1.0.0 as Initializing",
+			"await a after 0s", "await c after 0s", "begin 1.0.0",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("log is %q, want %q", got, want)
+		}
+		close(a)
+		synctest.Wait()
+		status := w.Status()
+		if status.Reconciling || status.Done != 2 || status.Step != StepAwaitLevel || len(status.Blocking) != 1 || status.Blocking[0].Object.Name != "c" {
+			t.Errorf("status while c isn't level: %+v", status)
+		}
+		close(c)
+		synctest.Wait()
+		if status := w.Status(); !status.Reconciling || status.Done != 3 {
+			t.Errorf("status at the end: %+v", status)
+		}
+	})
+}
+
+// An object has its time once, not at each try and each pass.
+func TestTheTimeOfAnObjectIsSpentOnce(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
+		world.limit = time.Minute
+		held := make(chan struct{})
+		world.hold["b"] = held
+		w.Update(1, desired("1.0.0"), nil, payload.Updating)
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if status := w.Status(); status.Failure != nil {
+			t.Errorf("failure before the minute is over: %v", status.Failure)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		status := w.Status()
+		if status.Failure == nil || status.Failure.Reason() != "HealthCheckTimeout" || status.Attempt != 1 {
+			t.Errorf("status after the minute: %+v", status)
+		}
+		world.take()
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if got := strings.Join(world.take(), "\n"); !strings.Contains(got, "await b after 1m") {
+			t.Errorf("log of the next pass is %q, want the time spent before to count", got)
+		}
+		close(held)
+		w.Judged(object("b"), nil, 0)
+		synctest.Wait()
+		if status := w.Status(); !status.Reconciling || len(status.Waits) != 0 {
+			t.Errorf("status at the end: %+v", status)
 		}
 	})
 }

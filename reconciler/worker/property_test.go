@@ -114,7 +114,7 @@ var versions = []string{"1.0.0", "1.1.0", "1.2.0"}
 
 func (m *machine) step(t *rapid.T) {
 	id := object(rapid.SampledFrom([]string{"a", "b", "c", "x"}).Draw(t, "object"))
-	switch rapid.IntRange(0, 9).Draw(t, "event") {
+	switch rapid.IntRange(0, 10).Draw(t, "event") {
 	case 0:
 		e := updated{generation: m.core.generation + 1, desired: desired(rapid.SampledFrom(versions).Draw(t, "version")), overrides: m.core.overrides, state: payload.Updating}
 		if rapid.Bool().Draw(t, "initializing") {
@@ -137,6 +137,12 @@ func (m *machine) step(t *rapid.T) {
 	case 8:
 		m.now = m.now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second)
 		m.do(ticked{})
+	case 9:
+		e := judged{id: id, grace: time.Duration(rapid.IntRange(0, 60).Draw(t, "grace")) * time.Second}
+		if rapid.Bool().Draw(t, "ill") {
+			e.err = &UpdateError{Code: "InProgress", Effect: EffectFailAfterInterval, Object: id, Retry: true}
+		}
+		m.do(e)
 	default:
 		if rapid.Bool().Draw(t, "look") {
 			m.do(lookAgain{})
@@ -165,6 +171,10 @@ func (m *machine) progress(t *rapid.T) {
 	m.do(passStepped{m.pass.number, StepApplyManifests})
 	left := m.pass.payload.Manifests
 	for i := range rapid.IntRange(0, len(left)).Draw(t, "applied") {
+		m.do(wrote{m.pass.number, &left[i]})
+		if rapid.Bool().Draw(t, "waits") {
+			m.do(waitingFor{m.pass.number, &left[i], Waiting{Reason: "InProgress", Stopped: rapid.Bool().Draw(t, "stopped")}})
+		}
 		e := appliedOne{number: m.pass.number, manifest: &left[i]}
 		if rapid.IntRange(0, 2).Draw(t, "fails") == 0 {
 			e.err = &UpdateError{Code: "Invalid", Effect: EffectFail, Object: left[i].ID, Retry: true}
@@ -189,7 +199,7 @@ func (m *machine) finishRepair(t *rapid.T, id payload.ObjectID) {
 		return
 	}
 	delete(m.repairs, id)
-	e := repaired{id: id}
+	e := repaired{id: id, moot: rapid.IntRange(0, 5).Draw(t, "moot") == 0}
 	if rapid.Bool().Draw(t, "refused") {
 		e.err = &UpdateError{Code: "Forbidden", Effect: EffectFail, Object: id, Retry: true}
 	}

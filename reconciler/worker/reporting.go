@@ -15,6 +15,10 @@ type Waiting struct {
 	Reason, Message string
 	// Deadline is when the wait ends in an error, zero if it has none.
 	Deadline time.Time
+	// Spent is how much of the object's time is spent by now, and Stopped says
+	// that it waits for something that doesn't count.
+	Spent   time.Duration
+	Stopped bool
 }
 
 // keys of the reporters that a context carries to the caller's code: they

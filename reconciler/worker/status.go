@@ -4,7 +4,9 @@
 package worker
 
 import (
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-dev/lockstep/payload"
 )
@@ -14,7 +16,7 @@ func (c *core) status() SyncWorkerStatus {
 	s := SyncWorkerStatus{
 		Generation: c.generation, Desired: c.desired, State: c.state, Attempt: c.attempt, Completed: c.completed,
 		Initial: c.initial || !c.started, Paused: c.paused, LastProgress: c.lastProgress, RunLevel: c.pass.runLevel,
-		History: c.history, DriftRepairs: c.driftRepairs,
+		History: c.history, DriftRepairs: c.driftRepairs, Waits: maps.Clone(c.clocks),
 		Load: LoadStatus{
 			Desired: c.load.target, Step: c.load.step, Failure: c.load.failure, Violations: c.load.violations,
 			Attempt: c.load.attempt, RetryAt: c.load.retryAt, LastTransition: c.load.since,
@@ -45,7 +47,9 @@ func (c *core) status() SyncWorkerStatus {
 		s.NextPass = c.nextPass
 	}
 	errs := c.errors()
-	s.Failure = summarize(errs)
+	if s.Failure = summarize(errs); s.Failure != nil && s.Failure.Effect == EffectNone {
+		s.Failure = nil // A wait: Blocking names it.
+	}
 	s.Blocking, s.BlockingTotal = c.blocking(errs)
 	return s
 }
@@ -56,6 +60,11 @@ func (c *core) errors() errorList {
 	all := c.pass.errs
 	for _, e := range c.last.list {
 		if !slices.ContainsFunc(c.pass.errs.list, func(p *UpdateError) bool { return p.Object == e.Object }) {
+			all = all.add(e)
+		}
+	}
+	for _, e := range c.illnesses() {
+		if !slices.ContainsFunc(all.list, func(p *UpdateError) bool { return p.Object == e.Object }) {
 			all = all.add(e)
 		}
 	}
@@ -84,12 +93,16 @@ func (c *core) blocking(errs errorList) (list []Blocking, total int) {
 
 // blockedBy makes an entry of an error.
 func (c *core) blockedBy(e *UpdateError) Blocking {
-	b := Blocking{Object: e.Object, Reason: e.Code, Message: e.Error(), Effect: e.Effect, Since: c.since[e.Object], RunLevel: -1}
+	message := strings.TrimPrefix(e.Error(), e.Object.String()+": ")
+	b := Blocking{Object: e.Object, Reason: e.Code, Message: message, Effect: e.Effect, Since: c.since[e.Object], RunLevel: -1}
 	if !c.pass.running {
 		b.RetryAt = c.nextPass
 	}
 	if i := c.repairs.index(e.Object); i >= 0 && !c.repairs.list[i].running {
 		b.RetryAt = c.repairs.list[i].notUntil
+	}
+	if i, ok := c.ill[e.Object]; ok && b.Since.IsZero() {
+		b.Since = i.since
 	}
 	if b.Since.IsZero() {
 		b.Since = c.lastProgress

@@ -16,6 +16,7 @@ package worker
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -112,15 +113,26 @@ type ResourceBuilder interface {
 	// Begin is called once before the first Apply of a payload in this
 	// process, alone: the inventory becomes the union of old and new.
 	Begin(ctx context.Context, target *payload.Payload) error
-	// Apply makes one object as the manifest wants it. In a state that Waits
-	// it returns when the object is level, or when its deadline passed; in
-	// the others it returns once the write was answered. While it waits it
-	// says for what by ReportWaiting. ctx ends when a new target pre-empts.
-	Apply(ctx context.Context, manifest *payload.Manifest, state payload.State) error
+	// Apply makes one object as the manifest wants it and returns once the
+	// write was answered. ctx ends when a new target pre-empts.
+	Apply(ctx context.Context, manifest *payload.Manifest, state payload.State) (Written, error)
+	// Await returns when an object that was applied is level, or with an error
+	// when it failed or took too long; spent is how much of its time earlier
+	// waits took. While it waits it says for what by ReportWaiting. The object
+	// may be applied anew meanwhile. ctx ends when a new target pre-empts.
+	Await(ctx context.Context, manifest *payload.Manifest, written Written, spent time.Duration) error
 	// Prune deletes what the inventory holds and keep doesn't name; it is
 	// called alone, only when all of keep was applied without an error.
 	// Overridden objects are in keep.
 	Prune(ctx context.Context, keep *payload.Payload) error
+}
+
+// Written is what an Apply left in the cluster.
+type Written struct {
+	// ResourceVersion of the answer; older states of the object say nothing.
+	ResourceVersion string
+	// Done says that there is nothing to wait for.
+	Done bool
 }
 
 // StatusReporter hears of each change of the status. Report must not block
@@ -154,6 +166,7 @@ const (
 	StepDryRun             Step = "DryRun"
 	StepPayloadLoaded      Step = "PayloadLoaded"
 	StepApplyManifests     Step = "ApplyManifests"
+	StepAwaitLevel         Step = "AwaitLevel"
 	StepPruneObjects       Step = "PruneObjects"
 	StepWatch              Step = "Watch"
 )
@@ -204,6 +217,22 @@ type Blocking struct {
 	Effect Effect
 	// RetryAt is the next try, Deadline the end of the wait; zero if none.
 	RetryAt, Deadline time.Time
+}
+
+// WaitClock tells how much of the time that an object may take is spent.
+type WaitClock struct {
+	// Spent until the clock was looked at last.
+	Spent time.Duration
+	// Running is when that was; zero while the clock stands still.
+	Running time.Time
+}
+
+// At is what is spent at a time.
+func (c WaitClock) At(now time.Time) time.Duration {
+	if c.Running.IsZero() || now.Before(c.Running) {
+		return c.Spent
+	}
+	return c.Spent + now.Sub(c.Running)
 }
 
 // HistoryState is Partial or Completed.
@@ -279,6 +308,9 @@ type SyncWorkerStatus struct {
 	BlockingTotal int
 	// History are the releases started by this process, newest first.
 	History []HistoryFact
+	// Waits are the clocks of the objects that aren't level yet, for the next
+	// process.
+	Waits map[payload.ObjectID]WaitClock
 	// Warnings of the accepted payload's load.
 	Warnings []string
 	// DriftRepairs counts objects that were applied anew after a drift.
@@ -290,6 +322,7 @@ func (s SyncWorkerStatus) DeepCopy() *SyncWorkerStatus {
 	s.Blocking = slices.Clone(s.Blocking)
 	s.History = slices.Clone(s.History)
 	s.Load.Violations = slices.Clone(s.Load.Violations)
+	s.Waits = maps.Clone(s.Waits)
 	return &s
 }
 

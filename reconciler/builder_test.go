@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/health"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+func TestWhatAnIllObjectCountsAs(t *testing.T) {
+	b := &objectBuilder{policy: buildPolicy{timeout: time.Hour, components: map[string]componentPolicy{
+		"monitoring": {warn: true}, "quick": {timeout: time.Minute},
+	}}}
+	busy := health.Verdict{Reason: "InProgress", Message: "1 of 2"}
+	for name, tc := range map[string]struct {
+		component string
+		id        payload.ObjectID
+		verdict   health.Verdict
+		effect    worker.Effect
+		grace     time.Duration
+	}{
+		"a rollout may take some minutes":             {"web", payload.ObjectID{Group: "apps", Kind: "Deployment"}, busy, worker.EffectFailAfterInterval, illGrace},
+		"never more than its component has":           {"quick", payload.ObjectID{Group: "apps", Kind: "Deployment"}, busy, worker.EffectFailAfterInterval, time.Minute},
+		"hosts may take what an update gives them":    {"web", payload.ObjectID{Group: payload.Group, Kind: payload.KindNodeOS}, busy, worker.EffectFailAfterInterval, time.Hour},
+		"what says that it failed has failed":         {"web", payload.ObjectID{Group: "batch", Kind: "Job"}, health.Verdict{Failed: true, Reason: "JobFailed"}, worker.EffectFailAfterInterval, 0},
+		"a closed window is no fault":                 {"web", payload.ObjectID{Group: payload.Group, Kind: payload.KindNodeOS}, health.Verdict{Waiting: true, Reason: "OutsideWindow"}, worker.EffectNone, 0},
+		"a component that only warns is only shown":   {"monitoring", payload.ObjectID{Group: "apps", Kind: "Deployment"}, busy, worker.EffectReport, 0},
+		"also when it says that it failed for good":   {"monitoring", payload.ObjectID{Group: "apps", Kind: "Deployment"}, health.Verdict{Failed: true, Reason: "X"}, worker.EffectReport, 0},
+		"a component without a policy has the spec's": {"", payload.ObjectID{Group: payload.Group, Kind: payload.KindNodeOS}, busy, worker.EffectFailAfterInterval, time.Hour},
+	} {
+		err, grace := b.judge(&payload.Manifest{ID: tc.id, Component: tc.component}, tc.verdict)
+		if err == nil || err.Effect != tc.effect || grace != tc.grace || err.Code != tc.verdict.Reason {
+			t.Errorf("%s: %+v after %s, want %s after %s", name, err, grace, tc.effect, tc.grace)
+		}
+	}
+	if err, _ := b.judge(&payload.Manifest{}, health.Verdict{Level: true}); err != nil {
+		t.Errorf("what is well counts as %v", err)
+	}
+}
+
+// waitFor polls a real server until something is so.
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for !done() {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatalf("timed out waiting for %s", what)
+		}
+	}
+}
+
+// verdicts are what a monitor reported, in order.
+type verdicts struct {
+	mu   sync.Mutex
+	list []health.Verdict
+}
+
+func (v *verdicts) add(_ *payload.Manifest, verdict health.Verdict) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.list = append(v.list, verdict)
+}
+
+func (v *verdicts) last() health.Verdict {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.list) == 0 {
+		return health.Verdict{}
+	}
+	return v.list[len(v.list)-1]
+}
+
+// A Deployment whose pods never come, on a server without a scheduler.
+func deployment(t *testing.T, name, component string) *payload.Manifest {
+	t.Helper()
+	m, err := payload.NewManifest(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": name, "namespace": "default"},
+		"spec": map[string]any{
+			"selector": map[string]any{"matchLabels": map[string]any{"app": name}},
+			"template": map[string]any{
+				"metadata": map[string]any{"labels": map[string]any{"app": name}},
+				"spec":     map[string]any{"containers": []any{map[string]any{"name": "main", "image": "example.com/main:1"}}},
+			},
+		},
+	}})
+	must(t, err)
+	m.Component = component
+	return &m
+}
+
+func TestABuilderWaitsAsItsPolicySays(t *testing.T) {
+	b := newBench(t)
+	applier(t, b.kube)
+	r := newReleasesOf(b)
+	engine, err := r.engine(t.Context(), "waits", accountOf(""))
+	must(t, err)
+	defer engine.Close()
+	checker, err := health.NewChecker(r.shared.live, time.Now)
+	must(t, err)
+	seen := &verdicts{}
+	monitor := checker.NewMonitor(seen.add)
+	defer monitor.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() { monitor.Run(ctx) })
+	defer group.Wait()
+	defer cancel()
+	builder := &objectBuilder{engine: engine, health: checker, monitor: monitor, now: time.Now, policy: buildPolicy{
+		timeout: time.Hour, components: map[string]componentPolicy{"warns": {warn: true}},
+	}}
+	blocks, warns := deployment(t, "blocks", "blocks"), deployment(t, "warns", "warns")
+	target := &payload.Payload{Manifests: []payload.Manifest{*blocks, *warns}}
+	must(t, builder.Begin(t.Context(), target))
+	t.Cleanup(func() {
+		for _, m := range target.Manifests {
+			must(t, client.IgnoreNotFound(b.client.Delete(context.WithoutCancel(t.Context()), m.Object.DeepCopy())))
+		}
+	})
+
+	// Nothing is left of its time, so that only the moment remains that a wait
+	// always has.
+	for _, tc := range []struct {
+		m      *payload.Manifest
+		effect worker.Effect
+	}{{blocks, ""}, {warns, worker.EffectReport}} {
+		written, err := builder.Apply(t.Context(), tc.m, payload.Updating)
+		must(t, err)
+		if written.Done || written.ResourceVersion == "" {
+			t.Errorf("%s: %+v, want something to wait for", tc.m.ID.Name, written)
+		}
+		err = builder.Await(t.Context(), tc.m, written, time.Hour)
+		if reasonOf(err, "") != health.ReasonDeadlineExceeded {
+			t.Errorf("%s: Await: %v, want the deadline", tc.m.ID.Name, err)
+		}
+		var reported *worker.UpdateError
+		if errors.As(err, &reported) != (tc.effect != "") || reported != nil && reported.Effect != tc.effect {
+			t.Errorf("%s: Await: %#v, want effect %q", tc.m.ID.Name, err, tc.effect)
+		}
+	}
+	waitFor(t, "the monitor to report what isn't level", func() bool { return seen.last().Reason == health.ReasonInProgress })
+	body := []byte(`{"status":{"observedGeneration":1,"replicas":1,"updatedReplicas":1,"readyReplicas":1,"availableReplicas":1,` +
+		`"conditions":[{"type":"Available","status":"True"},{"type":"Progressing","status":"True","reason":"NewReplicaSetAvailable"}]}}`)
+	done := make(chan error, 1)
+	go func() {
+		written, err := builder.Apply(ctx, blocks, payload.Reconciling)
+		if err == nil {
+			err = builder.Await(ctx, blocks, written, 0)
+		}
+		done <- err
+	}()
+	// Its controller may put its own status back: say it until it was heard.
+	waitFor(t, "the wait to end", func() bool {
+		must(t, b.client.Status().Patch(t.Context(), blocks.Object.DeepCopy(), client.RawPatch(types.MergePatchType, body)))
+		select {
+		case err := <-done:
+			must(t, err)
+			return true
+		default:
+			return false
+		}
+	})
+}

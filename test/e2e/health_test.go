@@ -1,0 +1,163 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/test/world"
+)
+
+const widgetDefinition = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {kind: Widget, plural: widgets}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {status: {}}
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+// widget is what its controller, the test, says about the release's Widget.
+func widget(t *testing.T, w *world.World, generation int, ready bool, message string) {
+	t.Helper()
+	obj := &unstructured.Unstructured{}
+	obj.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"})
+	obj.SetNamespace(platform)
+	obj.SetName("machine")
+	body := fmt.Sprintf(`{"status":{"observedGeneration":%d,"conditions":[{"type":"Ready","status":%q,"reason":"Test","message":%q}]}}`,
+		generation, map[bool]string{true: "True", false: "False"}[ready], message)
+	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+		return w.Client.Status().Patch(ctx, obj, client.RawPatch(types.MergePatchType, []byte(body)))
+	}))
+}
+
+// widgetRelease has a definition and an object of it, which is what takes time:
+// its rule wants a word of its controller, where a new object has no status.
+func widgetRelease(version string) world.Release {
+	return configRelease(platform, version, map[string]string{
+		"crd.yaml": widgetDefinition,
+		"widget.yaml": `apiVersion: example.com/v1
+kind: Widget
+metadata:
+  name: machine
+  namespace: platform
+  annotations: {lockstep.dev/health: "status.?conditions.orValue([]).exists(c, c.type == 'Ready' && c.status == 'True')"}
+spec: {version: "` + version + `"}
+`,
+	})
+}
+
+// blockedBy waits until the release's status names the Widget as what blocks
+// it, with a deadline where it is waited for, and returns that entry.
+func blockedBy(t *testing.T, w *world.World, message string, waited bool) v1alpha1.Blocking {
+	t.Helper()
+	var found v1alpha1.Blocking
+	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+		obj, err := getRelease(ctx, w, platform)
+		if err != nil {
+			return err
+		}
+		if obj.Status.Progress == nil {
+			return fmt.Errorf("no progress yet: %+v", obj.Status)
+		}
+		for _, b := range obj.Status.Progress.Blocking {
+			if b.Object == "example.com Widget platform/machine" && strings.Contains(b.Message, message) && (b.Deadline != nil) == waited {
+				found = b
+				return nil
+			}
+		}
+		return fmt.Errorf("blocking is %+v, want the Widget with %q, waited for: %t", obj.Status.Progress.Blocking, message, waited)
+	}))
+	return found
+}
+
+// TestAReleaseIsLevelWhenItsObjectsAre plays the controller of a custom
+// resource: through an install, the death of the reconciler amid a wait, an
+// update, and an illness while nothing is applied.
+func TestAReleaseIsLevelWhenItsObjectsAre(t *testing.T) {
+	w := newWorld(t, 0)
+	s := &stable{w: w}
+	s.good = release(t, w, widgetRelease(first))
+	declares := func(version, ref, policy string) {
+		push(t, w, platform+" "+version, map[string]string{platformFile: declare(platform, version, ref) + policy})
+	}
+	declares(first, s.good, "")
+	start(t, w)
+
+	// The first release isn't level before the Widget is, in its own words.
+	widget(t, w, 1, false, "warming up")
+	blocking := blockedBy(t, w, "warming up", true)
+	if blocking.Since == nil {
+		t.Errorf("%+v, want since when it's waited for", blocking)
+	}
+	if obj, err := getRelease(t.Context(), w, platform); err != nil || obj.Status.Applied != nil {
+		t.Errorf("applied is %+v (%v) while the Widget isn't ready", obj.Status.Applied, err)
+	}
+	widget(t, w, 1, true, "runs")
+	waitApplied(t, w, platform, first)
+
+	// An update waits for it too; a new process goes on with the wait that the
+	// old one began. Its clock is remembered once it's long.
+	next := release(t, w, widgetRelease("1.1.0"))
+	declares("1.1.0", next, "")
+	widget(t, w, 2, false, "turning around")
+	before := blockedBy(t, w, "turning around", true)
+	must(t, world.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
+		return remembersWait(ctx, w)
+	}))
+	s.restart(t)
+	after := blockedBy(t, w, "turning around", true)
+	if d := after.Deadline.Sub(before.Deadline.Time); d < -5*time.Second || d > 5*time.Second {
+		t.Errorf("the deadline was %s and is %s after the restart", before.Deadline, after.Deadline)
+	}
+	widget(t, w, 2, true, "runs")
+	waitApplied(t, w, platform, "1.1.0")
+
+	// What becomes ill later is shown, and a failure when it lasts longer than
+	// its component may take.
+	declares("1.1.0", next, "  components:\n  - {name: base, timeout: 2s}\n")
+	widget(t, w, 2, false, "lost its oil")
+	message := waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionFailing, "True", "")
+	contains(t, message, "lost its oil", "Widget platform/machine")
+	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionReady, "False", "")
+	// A component that only warns doesn't count.
+	declares("1.1.0", next, "  components:\n  - {name: base, timeout: 2s, onUnhealthy: warn}\n")
+	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
+	blockedBy(t, w, "lost its oil", false)
+	declares("1.1.0", next, "  components:\n  - {name: base, timeout: 2s}\n")
+	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionFailing, "True", "")
+	widget(t, w, 2, true, "runs")
+	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
+}
+
+// remembersWait checks that the store knows of a wait for the Widget.
+func remembersWait(ctx context.Context, w *world.World) error {
+	var store corev1.ConfigMap
+	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: accepted.SourcesName}, &store); err != nil {
+		return err
+	}
+	stored := store.Data["state.json"]
+	if !strings.Contains(stored, `"waits":[{"group":"example.com","kind":"Widget"`) {
+		return fmt.Errorf("the store is %s, want it to know of the wait", stored)
+	}
+	return nil
+}
