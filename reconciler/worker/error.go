@@ -150,11 +150,8 @@ func summarize(errs errorList) *UpdateError {
 	if total == 1 {
 		return first
 	}
-	lines := make([]string, 0, min(len(sorted), maxSummary)+1)
-	for _, e := range sorted[:min(len(sorted), maxSummary)] {
-		lines = append(lines, e.Error())
-	}
-	if rest := total - len(lines); rest > 0 {
+	lines, told := alike(sorted)
+	if rest := total - told; rest > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more", rest))
 	}
 	code, nested := first.Code, make([]error, 0, len(sorted))
@@ -171,6 +168,42 @@ func summarize(errs errorList) *UpdateError {
 		Message: fmt.Sprintf("%d objects are not level: %s", total, strings.Join(lines, "; ")),
 		Nested:  errors.Join(nested...),
 	}
+}
+
+// alike spells out at most maxSummary errors; those that say the same of
+// another object are only counted, at the first of them. told is how many
+// errors the lines tell of.
+func alike(errs []*UpdateError) (lines []string, told int) {
+	place := map[string]int{}
+	var firsts []string
+	var more []int
+	for _, e := range errs {
+		key := e.Code + " " + e.about()
+		i, known := place[key]
+		if !known {
+			if len(firsts) == maxSummary {
+				continue
+			}
+			i = len(firsts)
+			place[key] = i
+			firsts, more = append(firsts, e.Error()), append(more, 0)
+		} else {
+			more[i]++
+		}
+		told++
+	}
+	for i, line := range firsts {
+		if more[i] > 0 {
+			line += fmt.Sprintf(" (and %d alike)", more[i])
+		}
+		lines = append(lines, line)
+	}
+	return lines, told
+}
+
+// about is the error without the name of its object before it.
+func (e *UpdateError) about() string {
+	return strings.TrimPrefix(e.Error(), e.Object.String()+": ")
 }
 
 // rootFirst sorts by weight and keeps payload order among equals; repeated

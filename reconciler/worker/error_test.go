@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/lockstep-dev/lockstep/payload"
@@ -66,7 +67,7 @@ func TestASummaryNamesTheRootCauseFirst(t *testing.T) {
 		"the heaviest comes first": {
 			list(soft, hard), ReasonMultiple, "c", "2 objects are not level: ConfigMap c: invalid; ConfigMap b: degraded",
 		},
-		"one reason stays one":     {list(hard, later), "Invalid", "c", "2 objects are not level: ConfigMap c: invalid; ConfigMap d: invalid"},
+		"one reason stays one":     {list(hard, later), "Invalid", "c", "2 objects are not level: ConfigMap c: invalid (and 1 alike)"},
 		"ended contexts are noise": {list(ended, hard), "Invalid", "c", "ConfigMap c: invalid"},
 		"the same twice":           {list(hard, hard), "Invalid", "c", "ConfigMap c: invalid"},
 	} {
@@ -86,8 +87,15 @@ func TestSummariesAreBounded(t *testing.T) {
 		l = l.add(&UpdateError{Code: "Invalid", Effect: EffectFail, Object: object(fmt.Sprintf("o%d", i)), Message: "invalid"})
 	}
 	got := summarize(l)
-	if len(l.list) != maxErrors || len(got.Error()) > 1024 {
-		t.Errorf("%d errors kept, the summary has %d bytes", len(l.list), len(got.Error()))
+	if want := "300 objects are not level: ConfigMap o0: invalid (and 99 alike); and 200 more"; len(l.list) != maxErrors || got.Error() != want {
+		t.Errorf("%d errors kept, the summary is %q, want %q", len(l.list), got.Error(), want)
+	}
+	var unlike errorList
+	for i := range maxErrors {
+		unlike = unlike.add(&UpdateError{Code: "Invalid", Effect: EffectFail, Object: object(fmt.Sprintf("o%d", i)), Message: fmt.Sprintf("invalid %d", i)})
+	}
+	if got := summarize(unlike).Error(); len(got) > 1024 || !strings.HasSuffix(got, "; and 90 more") {
+		t.Errorf("the summary is %q", got)
 	}
 	if without := l.without(payload.ObjectID{Kind: "ConfigMap", Name: "o1"}); len(without.list) != maxErrors-1 || len(l.list) != maxErrors {
 		t.Errorf("%d errors left of %d", len(without.list), len(l.list))

@@ -6,7 +6,6 @@ package worker
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/lockstep-dev/lockstep/payload"
 )
@@ -93,8 +92,7 @@ func (c *core) blocking(errs errorList) (list []Blocking, total int) {
 
 // blockedBy makes an entry of an error.
 func (c *core) blockedBy(e *UpdateError) Blocking {
-	message := strings.TrimPrefix(e.Error(), e.Object.String()+": ")
-	b := Blocking{Object: e.Object, Reason: e.Code, Message: message, Effect: e.Effect, Since: c.since[e.Object], RunLevel: -1}
+	b := Blocking{Object: e.Object, Reason: e.Code, Message: e.about(), Effect: e.Effect, Since: c.since[e.Object], RunLevel: -1}
 	if !c.pass.running {
 		b.RetryAt = c.nextPass
 	}
