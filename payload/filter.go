@@ -21,22 +21,38 @@ type filter struct {
 	cvo bool
 	// major is the payload's major version.
 	major uint64
-	// implicit are capabilities that stay enabled because something that
-	// they hold is managed already.
+	// asked are the capabilities that the selection asks for, implicit those
+	// that stay enabled without.
+	asked    asked
 	implicit map[string]bool
 }
 
 // exclude returns why the document is left out, or an empty reason.
 func (f *filter) exclude(content map[string]any) (reason, detail string, err error) {
+	if reason, detail, err = f.excludeElse(content); reason != "" || err != nil {
+		return reason, detail, err
+	}
+	return f.excludeCapability(annotationsOf(content))
+}
+
+// excludeElse is exclude without the capabilities.
+func (f *filter) excludeElse(content map[string]any) (reason, detail string, err error) {
 	annotations := annotationsOf(content)
 	for _, rule := range []func(map[string]any) (string, string, error){
-		f.excludeProfile, f.excludeFeatureSet, f.excludeGate, f.excludeMajor, f.excludeCapability,
+		f.excludeProfile, f.excludeFeatureSet, f.excludeGate, f.excludeMajor,
 	} {
 		if reason, detail, err = rule(annotations); reason != "" || err != nil {
 			return reason, detail, err
 		}
 	}
 	return "", "", nil
+}
+
+// leavesOut reports whether the document is left out whatever capabilities are
+// enabled.
+func (f *filter) leavesOut(content map[string]any) bool {
+	reason, _, err := f.excludeElse(content)
+	return reason != "" || err != nil
 }
 
 func (f *filter) excludeProfile(annotations map[string]any) (reason, detail string, err error) {
@@ -124,21 +140,11 @@ func (f *filter) excludeMajor(annotations map[string]any) (reason, detail string
 
 func (f *filter) excludeCapability(annotations map[string]any) (reason, detail string, err error) {
 	for _, name := range capabilitiesOf(annotations) {
-		if !f.enabled(name) && !f.implicit[name] {
+		if !f.asked.has(name) && !f.implicit[name] {
 			return SkipCapability, "capability " + name + " isn't enabled", nil
 		}
 	}
 	return "", "", nil
-}
-
-// enabled reports whether a capability was asked for.
-func (f *filter) enabled(capability string) bool {
-	return f.Baseline == "" || f.Baseline == BaselineAll || slices.Contains(f.Capabilities, capability)
-}
-
-// capabilitiesOf returns the capabilities that must all be enabled.
-func capabilitiesOf(annotations map[string]any) []string {
-	return append(words(text(annotations, cvoCapability), "+"), words(text(annotations, AnnotationCapability), "+")...)
 }
 
 // isCVO reports whether an annotation of CVO's payload contract is set.

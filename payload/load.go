@@ -24,10 +24,14 @@ import (
 type LoadOptions struct {
 	// Selection says which manifests are wanted.
 	Selection Selection
-	// Previous is the payload that is managed now, or nil: a capability that
-	// holds one of its objects stays enabled, as capabilities can't be taken
-	// away from a running cluster.
+	// Previous is the payload that is managed now, or nil; Enabled are the
+	// capabilities that were ever enabled in the cluster, Managed the objects
+	// that are managed, as they are remembered apart from Previous. What was
+	// enabled and what holds a managed object stays enabled, as a capability
+	// can't be taken away from a running cluster.
 	Previous *Payload
+	Enabled  []string
+	Managed  []ObjectID
 	// SelfUpdate says that the trust policy lists the product under
 	// selfUpdate.
 	SelfUpdate bool
@@ -102,6 +106,9 @@ func LoadUnverified(tree fs.FS, opts LoadOptions) (*Payload, error) {
 func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	if opts.Limits == (Limits{}) {
 		opts.Limits = DefaultLimits()
+	}
+	if err := opts.Selection.Validate(); err != nil {
+		return nil, &LoadError{Kind: ReasonInvalid, Message: err.Error()}
 	}
 	s, err := scanTree(tree, opts.Limits)
 	if err != nil {

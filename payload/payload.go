@@ -42,7 +42,11 @@ type Payload struct {
 	// Images are the component images by the names of image-references, nil
 	// without that file.
 	Images map[string]string
-	// ImplicitCapabilities weren't asked for but hold what is managed.
+	// EnabledCapabilities are those in force, sorted: what the selection asks
+	// for as far as the payload knows it, and all that were enabled before.
+	EnabledCapabilities []string
+	// ImplicitCapabilities are those of them that the selection doesn't ask
+	// for: they stay, as nothing can take them from a running cluster.
 	ImplicitCapabilities []string
 	// Warnings are the oddities that were accepted, each naming file and line.
 	Warnings []string

@@ -6,7 +6,6 @@ package payload
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/blang/semver/v4"
 )
@@ -23,14 +22,13 @@ func (p *Payload) odd(o oddity, cvo bool) error {
 
 // selectFrom fills Manifests and Skipped.
 func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
-	f := filter{Selection: opts.Selection, cvo: cvo, implicit: implied(s, opts)}
+	f := filter{Selection: opts.Selection, cvo: cvo, asked: opts.Selection.asks()}
 	if v, err := semver.Parse(p.Version); err == nil {
 		f.major = v.Major
 	}
-	for name := range f.implicit {
-		p.ImplicitCapabilities = append(p.ImplicitCapabilities, name)
+	if err := p.settleCapabilities(s, &f, opts); err != nil {
+		return err
 	}
-	slices.Sort(p.ImplicitCapabilities)
 	for i := range s.files {
 		file := &s.files[i]
 		if file.template && cvo {
@@ -100,39 +98,6 @@ func (p *Payload) skipTemplate(file *scannedFile) {
 		e := &file.entries[i]
 		p.Skipped = append(p.Skipped, Skipped{ID: e.manifest.ID, File: file.name, Document: e.number, Line: e.line, Reason: SkipTemplate, Detail: "a Go template"})
 	}
-}
-
-// implied returns the capabilities that stay enabled: those that the new
-// manifest of an object of the previous payload asks for.
-func implied(s *scan, opts LoadOptions) map[string]bool {
-	f := filter{Selection: opts.Selection}
-	implicit := map[string]bool{}
-	if opts.Previous == nil {
-		return implicit
-	}
-	for _, name := range opts.Previous.ImplicitCapabilities {
-		if !f.enabled(name) {
-			implicit[name] = true
-		}
-	}
-	managed := make(map[ObjectID]bool, len(opts.Previous.Manifests))
-	for i := range opts.Previous.Manifests {
-		managed[opts.Previous.Manifests[i].ID] = true
-	}
-	for i := range s.files {
-		for j := range s.files[i].entries {
-			e := &s.files[i].entries[j]
-			if !managed[e.manifest.ID] {
-				continue
-			}
-			for _, name := range capabilitiesOf(annotationsOf(e.content)) {
-				if !f.enabled(name) {
-					implicit[name] = true
-				}
-			}
-		}
-	}
-	return implicit
 }
 
 // duplicates refuses an identity that stands twice. For a profile CVO would

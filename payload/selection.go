@@ -5,14 +5,6 @@ package payload
 
 import "slices"
 
-// Baselines of capabilities.
-const (
-	// BaselineAll enables every capability; "" means the same.
-	BaselineAll = "All"
-	// BaselineNone enables only those that are named.
-	BaselineNone = "None"
-)
-
 // Selection says which manifests of a payload a cluster wants.
 type Selection struct {
 	// Profile is the include profile, "" for none.
@@ -24,8 +16,7 @@ type Selection struct {
 	// it declares.
 	FeatureGates  []string
 	EvaluateGates bool
-	// Baseline is BaselineAll or BaselineNone; Capabilities are enabled
-	// besides it.
+	// Baseline is one of Baselines; Capabilities are enabled besides it.
 	Baseline     string
 	Capabilities []string
 }
