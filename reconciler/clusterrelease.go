@@ -263,7 +263,6 @@ func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelea
 	if rt.retriever.setOrigin(from) {
 		rt.worker.LookAgain()
 	}
-	rt.retriever.setPrevious(rt.worker.Accepted())
 	rt.builder.setPolicy(policyOf(&obj.Spec))
 	rt.checks.setSpec(&obj.Spec)
 	rt.worker.SetInterval(obj.Spec.Interval.Duration)
@@ -316,7 +315,7 @@ func (r *releaseReconciler) remember(ctx context.Context, obj *v1alpha1.ClusterR
 		chosen.State = w.State.String()
 		chosen.Waits = longWaits(w.Waits, r.now())
 	}
-	if err := r.store.Choose(ctx, obj.Name, chosen); err != nil {
+	if err := r.store.Choose(ctx, obj.Name, chosen, w.EnabledCapabilities); err != nil {
 		return err
 	}
 	if w.Applied.Version == "" || !w.Reconciling {

@@ -43,7 +43,7 @@ func TestAPoolOfAPayloadIsMeantUntilTheNextOneReachesIt(t *testing.T) {
 	if held := r.notMeant(t.Context(), pool); held.Reason != status.ReasonNotFromSource || held.Passes {
 		t.Errorf("a pool made by hand is held by %+v", held)
 	}
-	must(t, b.store.Choose(t.Context(), "platform", accepted.Chosen{Version: "1.0.0"}))
+	must(t, b.store.Choose(t.Context(), "platform", accepted.Chosen{Version: "1.0.0"}, nil))
 	if held := r.notMeant(t.Context(), pool); held.Reason != status.ReasonPending {
 		t.Errorf("before the payload is loaded it is held by %+v", held)
 	}

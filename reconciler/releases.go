@@ -263,6 +263,7 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 		return standing(r.store.Release(name), d) || rt.checks.rollbackTo() == d.Version && d.Version != ""
 	}
 	rt.retriever.mark = r.mark
+	rt.retriever.held = func() held { return r.held(rt) }
 	rt.checks = &checks{
 		name: name, engine: engine, store: r.store, policy: r.policy, live: r.shared.live, reader: r.reader, discovery: r.discovery,
 		now: r.opts.Now, spec: *obj.Spec.DeepCopy(),
@@ -287,6 +288,12 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 func (rt *releaseRuntime) close() {
 	rt.builder.monitor.Close()
 	rt.engine.Close()
+}
+
+// held is what of a release is managed now. It is asked for at each load: the
+// desired release may follow a restored one at once.
+func (r *releases) held(rt *releaseRuntime) held {
+	return held{accepted: rt.worker.Accepted(), enabled: r.store.Release(rt.name).Capabilities, made: rt.engine.CreatedObjects()}
 }
 
 // launch starts the goroutines of a runtime; it reports false at the end of the

@@ -102,7 +102,7 @@ func TestAReleaseDeletedWhileNobodyLookedEndsAsItsSourceSaid(t *testing.T) {
 		name := "ends-" + map[bool]string{true: "orphan", false: "prune"}[stays]
 		obj := applied(b, name)
 		must(t, b.store.SetEnd(t.Context(), name, string(policy), accountOf("")))
-		must(t, b.store.Choose(t.Context(), name, accepted.Chosen{Version: "1.0.0"}))
+		must(t, b.store.Choose(t.Context(), name, accepted.Chosen{Version: "1.0.0"}, nil))
 		b.reload()
 		r := newReleasesOf(b)
 		r.wakeKnown(t.Context())

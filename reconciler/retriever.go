@@ -44,16 +44,33 @@ type retriever struct {
 
 	mu     sync.Mutex
 	origin origin
+	// held says what is managed here.
+	held func() held
 	// standing says of a release that it runs here, was the one before it, or
 	// may be gone back to.
 	standing func(worker.Desired) bool
 	// mark returns the highest version of a product that was completed here.
 	mark func(ctx context.Context, product string) (string, error)
-	// previous is the payload that is managed now.
-	previous *payload.Payload
 	// seen is when signature material was first seen, so that a key's window
 	// is judged by that time and not by today's.
 	seen map[trust.Digest]time.Time
+}
+
+// held is what of a release is managed here, as far as a load must know: what
+// was enabled isn't taken away.
+type held struct {
+	// accepted is the payload that is being applied, nil before the first one
+	// of this process.
+	accepted *payload.Payload
+	// enabled are the capabilities that are remembered, made the objects that a
+	// prune would delete: with both, a new process takes nothing away either.
+	enabled []string
+	made    []payload.ObjectID
+}
+
+// options are those of a load beside it.
+func (h held) options(selection payload.Selection) payload.LoadOptions {
+	return payload.LoadOptions{Selection: selection, Previous: h.accepted, Enabled: h.enabled, Managed: h.made}
 }
 
 // imageAccess reaches registries for verification and content.
@@ -72,10 +89,10 @@ func (r *retriever) setOrigin(o origin) bool {
 	return was.cluster != o.cluster || was.url != o.url || was.serial != o.serial
 }
 
-func (r *retriever) snapshot() (origin, *payload.Payload, map[trust.Digest]time.Time) {
+func (r *retriever) snapshot() (origin, map[trust.Digest]time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.origin, r.previous, maps.Clone(r.seen)
+	return r.origin, maps.Clone(r.seen)
 }
 
 // RetrievePayload implements worker.PayloadRetriever. Refusals are counted.
@@ -88,7 +105,7 @@ func (r *retriever) RetrievePayload(ctx context.Context, desired worker.Desired)
 }
 
 func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worker.PayloadInfo, error) {
-	from, previous, seen := r.snapshot()
+	from, seen := r.snapshot()
 	worker.ReportStep(ctx, worker.StepVerifyPayload)
 	verifier, err := verify.New(verify.Config{Registry: r.registry.registry, Policy: r.policy, Cluster: from.cluster, Now: r.now})
 	if err != nil {
@@ -125,11 +142,9 @@ func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worke
 		}
 	}
 	worker.ReportStep(ctx, worker.StepLoadPayload)
-	p, err := payload.Load(signed, tree, payload.LoadOptions{
-		Selection:  desired.Selection,
-		Previous:   previous,
-		SelfUpdate: slices.Contains(r.policy().SelfUpdate, signed.Product()),
-	})
+	opts := r.held().options(desired.Selection)
+	opts.SelfUpdate = slices.Contains(r.policy().SelfUpdate, signed.Product())
+	p, err := payload.Load(signed, tree, opts)
 	if err != nil {
 		return worker.PayloadInfo{}, err
 	}
@@ -172,11 +187,4 @@ func (r *retriever) remember(ev trust.Evidence) {
 		r.seen = map[trust.Digest]time.Time{}
 	}
 	maps.Copy(r.seen, ev.Seen())
-}
-
-// setPrevious tells the retriever which payload is managed now.
-func (r *retriever) setPrevious(p *payload.Payload) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.previous = p
 }

@@ -92,6 +92,9 @@ type Release struct {
 	Product string `json:"product,omitempty"`
 	// Chosen is the release that was verified and is being applied.
 	Chosen *Chosen `json:"chosen,omitempty"`
+	// Capabilities are those that were ever enabled, sorted: none can be taken
+	// from a running cluster, whatever a later version or spec asks for.
+	Capabilities []string `json:"capabilities,omitempty"`
 	// SpentRollback is the last permission of spec.rollback that was used.
 	SpentRollback string `json:"spentRollback,omitempty"`
 	// Completed are the releases that were level, newest first, at most
@@ -363,7 +366,7 @@ func (s *Store) Release(name string) Release {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.doc.Releases[name]
-	r.Completed = slices.Clone(r.Completed)
+	r.Completed, r.Capabilities = slices.Clone(r.Completed), slices.Clone(r.Capabilities)
 	return r
 }
 
@@ -388,14 +391,18 @@ func (s *Store) Complete(ctx context.Context, name, product string, done Complet
 	})
 }
 
-// Choose records which release is being applied. Recording the same one again
+// Choose records which release is being applied and the capabilities that are
+// enabled with it, besides those that were before. Recording the same again
 // changes nothing.
-func (s *Store) Choose(ctx context.Context, name string, chosen Chosen) error {
+func (s *Store) Choose(ctx context.Context, name string, chosen Chosen, enabled []string) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
-		if r.Chosen != nil && reflect.DeepEqual(*r.Chosen, chosen) {
+		all := slices.Concat(r.Capabilities, enabled)
+		slices.Sort(all)
+		all = slices.Compact(all)
+		if r.Chosen != nil && reflect.DeepEqual(*r.Chosen, chosen) && len(all) == len(r.Capabilities) {
 			return false
 		}
-		r.Chosen = &chosen
+		r.Chosen, r.Capabilities = &chosen, all
 		return true
 	})
 }

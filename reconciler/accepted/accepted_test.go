@@ -197,3 +197,46 @@ func TestWhatAReleaseLeavesBehindSurvivesARestart(t *testing.T) {
 		t.Error("a NodeOS that is gone still has an owner")
 	}
 }
+
+// A version before this one wrote no capabilities, and one after it may write
+// more fields: both are read, and what was enabled is never fewer.
+func TestCapabilitiesOnlyGrow(t *testing.T) {
+	client := configMaps(t)
+	old := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: SourcesName},
+		Data:       map[string]string{key: `{"format":1,"sources":{},"releases":{"platform":{"chosen":{"version":"1.0.0"},"later":true}}}`},
+	}
+	if _, err := client.Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	enabled := func() []string {
+		s := New(client)
+		if err := s.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return s.Release("platform").Capabilities
+	}
+	if got := enabled(); got != nil {
+		t.Errorf("capabilities of an older store: %v", got)
+	}
+	for _, step := range []struct {
+		version    string
+		with, want []string
+	}{
+		{"1.0.0", []string{"b", "a"}, []string{"a", "b"}},
+		{"1.0.0", []string{"b"}, []string{"a", "b"}},
+		{"1.1.0", []string{"c"}, []string{"a", "b", "c"}},
+		{"1.2.0", nil, []string{"a", "b", "c"}},
+	} {
+		s := New(client)
+		if err := s.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Choose(t.Context(), "platform", Chosen{Version: step.version}, step.with); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(step.want, enabled()); diff != "" {
+			t.Errorf("capabilities after %s with %v (-want +got):\n%s", step.version, step.with, diff)
+		}
+	}
+}

@@ -32,6 +32,7 @@ func (c *core) status() SyncWorkerStatus {
 	}
 	s.Actual, s.Verified, s.VersionHash = c.accepted.Release, c.accepted.Verified, c.accepted.VersionHash
 	s.Warnings = c.accepted.payload.Warnings
+	s.EnabledCapabilities, s.ImplicitCapabilities = c.accepted.payload.EnabledCapabilities, c.accepted.payload.ImplicitCapabilities
 	s.Total = len(c.accepted.payload.Manifests)
 	s.Done, s.Skipped, s.Step = c.pass.done, c.pass.skipped, c.pass.step
 	if c.state == payload.Reconciling && c.pass.running && c.completed > 0 {

@@ -313,6 +313,9 @@ type SyncWorkerStatus struct {
 	Waits map[payload.ObjectID]WaitClock
 	// Warnings of the accepted payload's load.
 	Warnings []string
+	// EnabledCapabilities are those in force with it, ImplicitCapabilities
+	// those of them that weren't asked for but can't be taken away.
+	EnabledCapabilities, ImplicitCapabilities []string
 	// DriftRepairs counts objects that were applied anew after a drift.
 	DriftRepairs int
 }
