@@ -69,6 +69,9 @@ func (v *explainView) clusterRelease(r *v1alpha1.ClusterRelease) {
 			v.explain(p.Blocking[i].Reason)
 		}
 	}
+	if text := stayingCapabilities(r); text != "" {
+		v.line("stays", "%s", text)
+	}
 	for _, o := range r.Spec.Overrides {
 		if o.Unmanaged {
 			v.line("override", "%s %s/%s is left to people %s: %s", o.Kind, o.Namespace, o.Name, overrideEnd(&o), o.Reason)

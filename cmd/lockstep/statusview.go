@@ -199,6 +199,9 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 			b.WriteByte('\n')
 		}
 	}
+	if text := stayingCapabilities(r); text != "" {
+		fmt.Fprintf(b, "  stays     %s\n", text)
+	}
 	for _, o := range r.Spec.Overrides {
 		if !o.Unmanaged {
 			continue
@@ -213,6 +216,24 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 		id := payload.ObjectID{Group: o.Group, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
 		fmt.Fprintf(b, "  override  %s %s: %s\n", foreign.Line(id.String()), state, foreign.Line(o.Reason))
 	}
+}
+
+// stayingCapabilities says which capabilities are enabled though the spec
+// doesn't ask for them, "" if none is.
+func stayingCapabilities(r *v1alpha1.ClusterRelease) string {
+	c := r.Status.Capabilities
+	if c == nil || len(c.Implicit) == 0 {
+		return ""
+	}
+	const most = 8
+	names := foreign.Line(strings.Join(c.Implicit[:min(len(c.Implicit), most)], ", "))
+	if more := len(c.Implicit) - most; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	if len(c.Implicit) == 1 {
+		return "capability " + names + " stays enabled: it can't be taken from a running cluster"
+	}
+	return "capabilities " + names + " stay enabled: they can't be taken from a running cluster"
 }
 
 func (v *statusView) pool(b *strings.Builder, n *v1alpha1.NodeOS) {

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
 )
 
 var updateGolden = flag.Bool("update", false, "write what is shown to testdata instead of comparing it")
@@ -201,6 +202,26 @@ func TestPauseAllKeepsTheReasonsOfOthers(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("pause %v (-want +got):\n%s", on, diff)
+		}
+	}
+}
+
+func TestStatusAndExplainSayWhichCapabilitiesStay(t *testing.T) {
+	for want, implicit := range map[string][]string{
+		"capability Extra stays enabled: it can't be taken from a running cluster":                                {"Extra"},
+		"capabilities a, b stay enabled: they can't be taken from a running cluster":                              {"a", "b"},
+		"capabilities a, b, c, d, e, f, g, h and 2 more stay enabled: they can't be taken from a running cluster": {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"},
+	} {
+		r := updatingRelease()
+		r.Status.Capabilities = &v1alpha1.CapabilitiesStatus{Enabled: implicit, Implicit: implicit}
+		if got := (&statusView{now: viewTime}).world(&world{releases: []v1alpha1.ClusterRelease{r}}); !strings.Contains(got, "  stays     "+want+"\n") {
+			t.Errorf("status doesn't say %q:\n%s", want, got)
+		}
+		id := payload.ObjectID{Group: v1alpha1.Group, Kind: v1alpha1.KindClusterRelease, Namespace: v1alpha1.Namespace, Name: r.Name}
+		r.Namespace = v1alpha1.Namespace
+		view := &explainView{now: viewTime, statusView: statusView{now: viewTime}}
+		if got := view.render(&evidence{id: id, world: world{releases: []v1alpha1.ClusterRelease{r}}}); !strings.Contains(got, want) {
+			t.Errorf("explain doesn't say %q:\n%s", want, got)
 		}
 	}
 }

@@ -76,7 +76,8 @@ type ClusterReleaseSpec struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	FeatureSet string `json:"featureSet,omitempty"`
-	// FeatureGates that are enabled.
+	// FeatureGates that are enabled. With none the manifests' feature-gate
+	// annotations aren't evaluated: all of them are included.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=128
 	// +listType=set
@@ -167,10 +168,11 @@ type Rollback struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Capabilities are optional parts of a payload.
+// Capabilities are optional parts of a payload. What was enabled once stays
+// enabled: it can't be taken from a running cluster.
 type Capabilities struct {
-	// Baseline is All or None.
-	// +kubebuilder:validation:Enum=All;None
+	// Baseline is All, None or one of OpenShift's sets of capabilities.
+	// +kubebuilder:validation:Enum=All;None;vCurrent;v4.11;v4.12;v4.13;v4.14;v4.15;v4.16;v4.17;v4.18
 	// +kubebuilder:default=All
 	// +optional
 	Baseline string `json:"baseline,omitempty"`
@@ -252,6 +254,9 @@ type ClusterReleaseStatus struct {
 	// +kubebuilder:validation:MaxLength=71
 	// +optional
 	VersionHash string `json:"versionHash,omitempty"`
+	// Capabilities of the accepted payload, absent where it has none.
+	// +optional
+	Capabilities *CapabilitiesStatus `json:"capabilities,omitempty"`
 	// History, newest first.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
@@ -262,6 +267,23 @@ type ClusterReleaseStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// CapabilitiesStatus says which capabilities are in force.
+type CapabilitiesStatus struct {
+	// Enabled are those in force.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=128
+	// +listType=set
+	// +optional
+	Enabled []string `json:"enabled,omitempty"`
+	// Implicit are those of them that the spec doesn't ask for: they were
+	// enabled before, or hold objects that are managed, and so stay.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=128
+	// +listType=set
+	// +optional
+	Implicit []string `json:"implicit,omitempty"`
 }
 
 // ReleaseRef names one release.

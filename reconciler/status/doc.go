@@ -21,12 +21,15 @@ import (
 // read less.
 const maxMessage = 1024
 
-// maxBlocking, maxHistory and maxEvidence are the limits that the schema sets.
+// The limits that the schema sets.
 const (
 	maxBlocking = 20
 	maxHistory  = 100
 	maxEvidence = 16
 	maxLine     = 256
+
+	maxCapabilities = 256
+	maxCapability   = 128
 )
 
 // Condition is one condition before it has a time.

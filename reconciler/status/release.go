@@ -80,6 +80,7 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 		if w.Actual.Version != "" {
 			next.Accepted = releaseRef(w.Actual)
 			next.VersionHash = w.VersionHash
+			next.Capabilities = capabilities(w)
 		}
 		if w.Applied.Version != "" && !(w.Applied.VersionHash == "" && sameRelease(next.Applied, w.Applied)) {
 			next.Applied = releaseRef(w.Applied)
@@ -89,6 +90,17 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 	}
 	next.Conditions = Fold(prev.Conditions, f.Generation, metav1.NewTime(f.Now), releaseConditions(&next, f))
 	return next
+}
+
+// capabilities are nil where the release has none.
+func capabilities(w *worker.SyncWorkerStatus) *v1alpha1.CapabilitiesStatus {
+	if len(w.EnabledCapabilities) == 0 {
+		return nil
+	}
+	return &v1alpha1.CapabilitiesStatus{
+		Enabled:  clipAll(w.EnabledCapabilities, maxCapabilities, maxCapability),
+		Implicit: clipAll(w.ImplicitCapabilities, maxCapabilities, maxCapability),
+	}
 }
 
 // sameRelease reports whether ref is the release. A worker that only remembers

@@ -129,6 +129,23 @@ func TestSameFactsChangeNothing(t *testing.T) {
 	}
 }
 
+func TestCapabilitiesAreShownAndSurviveARestart(t *testing.T) {
+	w := level("1.1.0", imageA)
+	w.EnabledCapabilities, w.ImplicitCapabilities = []string{"Console", "Extra"}, []string{"Extra"}
+	before := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: w, Now: start})
+	want := &v1alpha1.CapabilitiesStatus{Enabled: []string{"Console", "Extra"}, Implicit: []string{"Extra"}}
+	if diff := cmp.Diff(want, before.Capabilities); diff != "" {
+		t.Errorf("capabilities (-want +got):\n%s", diff)
+	}
+	after := Release(before, ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: &worker.SyncWorkerStatus{}, Now: start})
+	if diff := cmp.Diff(want, after.Capabilities); diff != "" {
+		t.Errorf("capabilities of a new process that knows nothing yet (-want +got):\n%s", diff)
+	}
+	if none := Release(before, ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: level("1.1.0", imageA), Now: start}); none.Capabilities != nil {
+		t.Errorf("a payload without capabilities has %v", none.Capabilities)
+	}
+}
+
 func TestHistoryContinuesAfterARestart(t *testing.T) {
 	fact := func(version string, at time.Duration, done bool) worker.HistoryFact {
 		h := worker.HistoryFact{Release: release(version, imageA), State: worker.HistoryPartial, Started: start.Add(at)}
