@@ -63,11 +63,15 @@ func TestARealPayloadLoadsAsCVOLoadsIt(t *testing.T) {
 		`0000_90_openshift-cluster-image-policy.yaml: the name isn't of the form`,
 		`0000_50_console-operator_node-with-s2i.yaml:1: the file starts with a byte-order mark`,
 		`0000_00_cluster-version-operator_30_deployment.yaml:1: a Go template`,
+		`0000_50_node-tuning-operator_40-rbac.yaml:116 (document 3): rbac.authorization.k8s.io ClusterRoleBinding cluster-node-tuning-operator: ClusterRoleBinding of rbac.authorization.k8s.io/v1 has no field .userNames: left out`,
 		`0000_90_cluster-update-keys_configmap_2.yaml:2 (document 1): ConfigMap openshift-config-managed/release-verification stands in`,
 	} {
 		if !strings.Contains(strings.Join(p.Warnings, "\n"), want) {
 			t.Errorf("no warning has %q", want)
 		}
+	}
+	if n := strings.Count(strings.Join(p.Warnings, "\n"), "has no field"); n != 2 {
+		t.Errorf("%d manifests have fields that their kind lacks, want 2:\n%s", n, strings.Join(p.Warnings, "\n"))
 	}
 }
 

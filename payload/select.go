@@ -4,19 +4,20 @@
 package payload
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/blang/semver/v4"
 )
 
 // odd makes a warning of an oddity, or an error.
 func (p *Payload) odd(o oddity, cvo bool) error {
-	at := &LoadError{Kind: ReasonInvalid, File: o.file, Document: o.number, Line: o.line, Message: o.message}
 	if !cvo {
-		return at
+		return &LoadError{Kind: ReasonInvalid, File: o.file, Document: o.number, Line: o.line, Message: o.message}
 	}
-	p.Warnings = append(p.Warnings, at.Error())
+	p.warn(o.file, o.number, o.line, o.message)
 	return nil
 }
 
@@ -85,8 +86,43 @@ func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 	m := e.manifest
 	m.File, m.Document, m.Line = file.name, e.number, e.line
 	m.RunLevel, m.Component = file.runLevel, file.component
+	if err := p.knowFields(&m, f.cvo); err != nil {
+		return at(err)
+	}
 	p.Manifests = append(p.Manifests, m)
 	return nil
+}
+
+// knowFields warns of fields that a built-in kind doesn't have. CVO decodes
+// such kinds by their types, and so drops what it doesn't know; a server-side
+// apply with it would be refused. In a payload of ours they stay: the server
+// may be newer than what this program is linked with.
+func (p *Payload) knowFields(m *Manifest, cvo bool) error {
+	found, total := unknownIn(m.GVK, m.Object.Object, cvo)
+	if total == 0 {
+		return nil
+	}
+	list := strings.Join(found, ", ")
+	if more := total - len(found); more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	outcome := "unless the API server is newer than this program, it refuses the object"
+	if cvo {
+		outcome = "left out, as CVO leaves it out"
+		var b builder
+		if err := b.canonical(m.Object.Object); err != nil {
+			return err
+		}
+		m.JSON, m.Hash = b.scratch, sha256.Sum256(b.scratch)
+	}
+	p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: %s has no field %s: %s", m.ID, m.GVK.Kind+" of "+m.GVK.GroupVersion().String(), list, outcome))
+	return nil
+}
+
+// warn notes an oddity that is accepted.
+func (p *Payload) warn(file string, document, line int, message string) {
+	at := &LoadError{Kind: ReasonInvalid, File: file, Document: document, Line: line, Message: message}
+	p.Warnings = append(p.Warnings, at.Error())
 }
 
 func (p *Payload) skipTemplate(file *scannedFile) {
