@@ -9,7 +9,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -18,10 +19,8 @@ import (
 	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/payload/build"
 	"github.com/lockstep-dev/lockstep/payload/image"
 	"github.com/lockstep-dev/lockstep/payload/registry"
-	"github.com/lockstep-dev/lockstep/payload/tree"
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
@@ -40,6 +39,17 @@ type inspection struct {
 	Levels     []inspectedLevel `json:"runLevels,omitempty"`
 	Layers     []inspectedLayer `json:"layers,omitempty"`
 	Previous   []string         `json:"previous,omitempty"`
+	// Capabilities are those that the selection enables.
+	Capabilities []string        `json:"capabilities,omitempty"`
+	LeftOut      []inspectedSkip `json:"leftOut,omitempty"`
+}
+
+// inspectedSkip is a document that isn't applied by the selection.
+type inspectedSkip struct {
+	Object string `json:"object"`
+	Place  string `json:"place"`
+	Reason string `json:"reason"`
+	Detail string `json:"detail"`
 }
 
 // inspectedLevel is a run level with its components.
@@ -62,7 +72,7 @@ type inspectedLayer struct {
 }
 
 func newReleaseInspectCommand() *cobra.Command {
-	var flags verifyFlags
+	var flags payloadFlags
 	var output string
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE|PATH|SOURCE",
@@ -72,13 +82,20 @@ func newReleaseInspectCommand() *cobra.Command {
 IMAGE may have a tag, which is resolved and shown with its digest. What is in a
 registry is opened only if --trust names a policy that it satisfies; without, its
 manifest and the signatures are listed, and nothing of that is checked. PATH is a
-payload path, SOURCE a folder with release.yaml.`,
+payload path, SOURCE a folder with release.yaml. Of a payload with variants, such
+as OpenShift's, the flags select as a ClusterRelease's spec does; what is left out
+is counted, and listed with -o json.`,
 		Example: `  lockstep release inspect registry.example.com/platform/release:1.4.2
-  lockstep release inspect registry.example.com/platform/release@sha256:41be… --trust root.json -o json`,
+  lockstep release inspect registry.example.com/platform/release@sha256:41be… --trust root.json -o json
+  lockstep release inspect ./payload --profile self-managed-high-availability --capabilities v4.18`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
 				return invalid(fmt.Errorf("output %q isn't json", output))
+			}
+			opts, err := flags.options()
+			if err != nil {
+				return err
 			}
 			client, err := flags.client()
 			if err != nil {
@@ -87,9 +104,9 @@ payload path, SOURCE a folder with release.yaml.`,
 			defer client.Close()
 			var in inspection
 			if isPath(args[0]) {
-				in, err = inspectPath(args[0])
+				in, err = inspectPath(args[0], opts)
 			} else {
-				in, err = inspectImage(cmd.Context(), cmd.ErrOrStderr(), client, &flags, args[0])
+				in, err = inspectImage(cmd.Context(), cmd.ErrOrStderr(), client, &flags, args[0], opts)
 			}
 			if err != nil {
 				return err
@@ -103,40 +120,23 @@ payload path, SOURCE a folder with release.yaml.`,
 }
 
 // inspectPath looks at a folder of this machine: a source is built first.
-func inspectPath(dir string) (inspection, error) {
+func inspectPath(dir string, opts payload.LoadOptions) (inspection, error) {
 	in := inspection{Reference: dir}
-	var files *tree.Tree
-	if _, err := os.Stat(dir + "/" + build.SourceFile); err == nil {
-		r, err := build.Build(dir, "")
-		if err != nil {
-			return in, invalid(err)
-		}
-		if files, err = r.Tree(); err != nil {
-			return in, invalid(err)
-		}
-	} else {
-		root, err := os.OpenRoot(dir)
-		if err != nil {
-			return in, err
-		}
-		defer func() { _ = root.Close() }()
-		all, err := tree.Copy(root.FS(), ".", tree.Limits{})
-		if err != nil {
-			return in, invalid(err)
-		}
-		files = all.Without(verify.SignatureFile)
+	files, err := folderTree(dir)
+	if err != nil {
+		return in, err
 	}
 	in.Digest = files.Digest()
-	p, err := payload.LoadUnverified(files, payload.LoadOptions{})
+	p, err := loaded(payload.LoadUnverified(files, opts))
 	if err != nil {
-		return in, invalid(err)
+		return in, err
 	}
 	in.add(p)
 	return in, nil
 }
 
 // inspectImage looks at an image; it's opened only if it verifies.
-func inspectImage(ctx context.Context, progress io.Writer, client *registry.Client, flags *verifyFlags, arg string) (inspection, error) {
+func inspectImage(ctx context.Context, progress io.Writer, client *registry.Client, flags *payloadFlags, arg string, opts payload.LoadOptions) (inspection, error) {
 	exact, err := reference(ctx, progress, client, arg)
 	if err != nil {
 		return inspection{}, err
@@ -163,11 +163,11 @@ func inspectImage(ctx context.Context, progress io.Writer, client *registry.Clie
 	if flags.policy == "" {
 		return in, nil
 	}
-	return in, in.open(ctx, client, flags)
+	return in, in.open(ctx, client, flags, opts)
 }
 
 // open verifies the image and loads what is in it.
-func (in *inspection) open(ctx context.Context, client *registry.Client, flags *verifyFlags) error {
+func (in *inspection) open(ctx context.Context, client *registry.Client, flags *payloadFlags, opts payload.LoadOptions) error {
 	s, err := flags.verify(ctx, client, trust.KindRelease, in.Reference)
 	if err != nil {
 		return err
@@ -178,9 +178,9 @@ func (in *inspection) open(ctx context.Context, client *registry.Client, flags *
 	if files, err = image.New(client, image.Limits{}).Tree(ctx, s); err != nil {
 		return err
 	}
-	p, err := payload.Load(s, files, payload.LoadOptions{})
+	p, err := loaded(payload.Load(s, files, opts))
 	if err != nil {
-		return invalid(err)
+		return err
 	}
 	in.add(p)
 	return nil
@@ -189,7 +189,12 @@ func (in *inspection) open(ctx context.Context, client *registry.Client, flags *
 // add takes over what a loaded payload says.
 func (in *inspection) add(p *payload.Payload) {
 	in.Product, in.Version, in.Channel = p.Product, p.Version, p.Channel
-	in.Previous, in.Hash = p.Previous, p.VersionHash
+	in.Previous, in.Hash, in.Capabilities = p.Previous, p.VersionHash, p.EnabledCapabilities
+	for _, s := range p.Skipped {
+		in.LeftOut = append(in.LeftOut, inspectedSkip{
+			foreign.Line(s.ID.String()), foreign.Line(fmt.Sprintf("%s:%d", s.File, s.Line)), s.Reason, foreign.Line(s.Detail),
+		})
+	}
 	for _, w := range p.Warnings {
 		in.Problems = append(in.Problems, foreign.Line(w))
 	}
@@ -259,6 +264,16 @@ func (in *inspection) head(w io.Writer) {
 	}
 	for _, s := range in.Signatures {
 		fmt.Fprintf(w, "signature\t%s\t%s\t%s\t%s\n", s.Material.Short(), s.Format, s.Predicate, s.Hint)
+	}
+	if len(in.Capabilities) > 0 {
+		fmt.Fprintf(w, "capabilities\t%s\n", foreign.Line(strings.Join(in.Capabilities, ", ")))
+	}
+	reasons := map[string]int{}
+	for _, s := range in.LeftOut {
+		reasons[s.Reason]++
+	}
+	for _, r := range slices.Sorted(maps.Keys(reasons)) {
+		fmt.Fprintf(w, "left out\t%s\t%d documents\n", r, reasons[r])
 	}
 	for _, p := range in.Problems {
 		fmt.Fprintf(w, "note\t%s\n", p)
