@@ -191,7 +191,10 @@ func (s *scan) moved(f *filter, opts LoadOptions) map[string]bool {
 	for i := range s.files {
 		for j := range s.files[i].entries {
 			e := &s.files[i].entries[j]
-			if !managed[e.manifest.ID] || f.leavesOut(e.content) {
+			if !managed[e.manifest.ID] {
+				continue
+			}
+			if reason, _ := f.excludeElse(e.content); reason != "" {
 				continue
 			}
 			for _, name := range capabilitiesOf(annotationsOf(e.content)) {

@@ -4,10 +4,13 @@
 package payload
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
 )
 
 // defaultFeatureSet is CVO's name for no feature set.
@@ -28,59 +31,68 @@ type filter struct {
 }
 
 // exclude returns why the document is left out, or an empty reason.
-func (f *filter) exclude(content map[string]any) (reason, detail string, err error) {
-	if reason, detail, err = f.excludeElse(content); reason != "" || err != nil {
-		return reason, detail, err
+func (f *filter) exclude(content map[string]any) (reason, detail string) {
+	if reason, detail = f.excludeElse(content); reason != "" {
+		return reason, detail
 	}
 	return f.excludeCapability(annotationsOf(content))
 }
 
 // excludeElse is exclude without the capabilities.
-func (f *filter) excludeElse(content map[string]any) (reason, detail string, err error) {
+func (f *filter) excludeElse(content map[string]any) (reason, detail string) {
 	annotations := annotationsOf(content)
-	for _, rule := range []func(map[string]any) (string, string, error){
-		f.excludeProfile, f.excludeFeatureSet, f.excludeGate, f.excludeMajor,
-	} {
-		if reason, detail, err = rule(annotations); reason != "" || err != nil {
-			return reason, detail, err
-		}
+	if reason, detail = f.excludeProfile(annotations); reason != "" {
+		return reason, detail
 	}
-	return "", "", nil
+	if reason, detail = f.excludeFeatureSet(annotations); reason != "" {
+		return reason, detail
+	}
+	if reason, detail = f.excludeGate(annotations); reason != "" {
+		return reason, detail
+	}
+	return f.excludeMajor(content, annotations)
 }
 
-// leavesOut reports whether the document is left out whatever capabilities are
-// enabled.
-func (f *filter) leavesOut(content map[string]any) bool {
-	reason, _, err := f.excludeElse(content)
-	return reason != "" || err != nil
-}
-
-func (f *filter) excludeProfile(annotations map[string]any) (reason, detail string, err error) {
+func (f *filter) excludeProfile(annotations map[string]any) (reason, detail string) {
 	if f.Profile == "" {
 		if wanted := text(annotations, AnnotationProfile); wanted != "" {
-			return SkipProfile, "only for profile " + wanted, nil
+			return SkipProfile, "only for profile " + wanted
 		}
-		return "", "", nil
+		return "", ""
 	}
 	if f.cvo {
 		if text(annotations, cvoExcludePrefix+f.Profile) == "true" {
-			return SkipExcluded, cvoExcludePrefix + f.Profile, nil
+			return SkipExcluded, cvoExcludePrefix + f.Profile
 		}
 		if text(annotations, cvoIncludePrefix+f.Profile) == "true" {
-			return "", "", nil
+			return "", ""
 		}
 		if wanted := text(annotations, AnnotationProfile); wanted == "" || !slices.Contains(words(wanted, ","), f.Profile) {
-			return SkipProfile, "no annotation " + cvoIncludePrefix + f.Profile + ": \"true\"", nil
+			return SkipProfile, "no annotation " + cvoIncludePrefix + f.Profile + ": \"true\""
 		}
-		return "", "", nil
+		return "", ""
 	}
 	if wanted := text(annotations, AnnotationProfile); wanted != "" && !slices.Contains(words(wanted, ","), f.Profile) {
-		return SkipProfile, "only for profile " + wanted, nil
+		return SkipProfile, "only for profile " + wanted
 	}
-	return "", "", nil
+	return "", ""
 }
 
-func (f *filter) excludeFeatureSet(annotations map[string]any) (reason, detail string, err error) {
+// openShiftFeatureSet reports whether OpenShift has a feature set of that name
+// (openshift/api, config/v1/types_feature.go).
+func openShiftFeatureSet(name string) bool {
+	switch name {
+	case defaultFeatureSet, "TechPreviewNoUpgrade", "DevPreviewNoUpgrade", "CustomNoUpgrade", "OKD":
+		return true
+	default:
+		return false
+	}
+}
+
+// excludeFeatureSet has CVO's rules for CVO's annotation (openshift/library-go,
+// pkg/manifest): a list with a name that isn't known to OpenShift, or beside
+// feature gates, includes the manifest nowhere.
+func (f *filter) excludeFeatureSet(annotations map[string]any) (reason, detail string) {
 	have := f.FeatureSet
 	if have == "" {
 		have = defaultFeatureSet
@@ -90,61 +102,100 @@ func (f *filter) excludeFeatureSet(annotations map[string]any) (reason, detail s
 		if !exists {
 			continue
 		}
+		if _, gated := annotations[cvoFeatureGate]; gated {
+			return SkipInvalid, "annotations " + key + " and " + cvoFeatureGate + " can't stand together: no feature set includes it"
+		}
 		wanted, _ := raw.(string)
-		if !slices.Contains(words(wanted, ","), have) {
-			return SkipFeatureSet, "only for feature set " + wanted, nil
+		names := words(wanted, ",")
+		if key == cvoFeatureSet {
+			names = strings.Split(wanted, ",")
+			for _, name := range names {
+				if !openShiftFeatureSet(name) {
+					return SkipInvalid, fmt.Sprintf("annotation %s: OpenShift has no feature set %q: no feature set includes it", key, name)
+				}
+			}
+		}
+		if !slices.Contains(names, have) {
+			return SkipFeatureSet, "only for feature set " + wanted
 		}
 	}
-	return "", "", nil
+	return "", ""
 }
 
 // excludeGate evaluates "A,-B": A enabled and B disabled.
-func (f *filter) excludeGate(annotations map[string]any) (reason, detail string, err error) {
+func (f *filter) excludeGate(annotations map[string]any) (reason, detail string) {
 	wanted := text(annotations, cvoFeatureGate)
 	if wanted == "" || !f.EvaluateGates {
-		return "", "", nil
+		return "", ""
 	}
 	for _, gate := range words(wanted, ",") {
 		name, disabled := strings.CutPrefix(gate, "-")
 		if slices.Contains(f.FeatureGates, name) == disabled {
-			return SkipFeatureGate, "only with feature gate " + gate, nil
+			return SkipFeatureGate, "only with feature gate " + gate
 		}
 	}
-	return "", "", nil
+	return "", ""
 }
 
 // excludeMajor evaluates "4,5,-3": one of the plain ones and none of the
-// negated ones.
-func (f *filter) excludeMajor(annotations map[string]any) (reason, detail string, err error) {
-	wanted := text(annotations, cvoMajorVersion)
-	if wanted == "" {
-		return "", "", nil
+// negated ones. Only feature gates and resource definitions may have it, and
+// what can't be read is included in no version, as with CVO.
+func (f *filter) excludeMajor(content, annotations map[string]any) (reason, detail string) {
+	raw, exists := annotations[cvoMajorVersion]
+	if !exists {
+		return "", ""
 	}
-	listed, found := false, false
-	for _, item := range words(wanted, ",") {
-		digits, negated := strings.CutPrefix(item, "-")
-		n, err := strconv.ParseUint(digits, 10, 32)
-		if err != nil {
-			return "", "", fmt.Errorf("annotation %s: %q isn't a major version", cvoMajorVersion, item)
-		}
-		if negated && n == f.major {
-			return SkipMajorVersion, "not for major version " + digits, nil
-		}
-		listed, found = listed || !negated, found || !negated && n == f.major
+	wanted, _ := raw.(string)
+	plain, negated, err := majorVersions(wanted)
+	if err == nil && !hasMajorVersion(groupKind(content)) {
+		err = errors.New("only a FeatureGate or a CustomResourceDefinition may have it")
 	}
-	if listed && !found {
-		return SkipMajorVersion, "only for major version " + wanted, nil
+	switch {
+	case err != nil:
+		return SkipInvalid, fmt.Sprintf("annotation %s: %s: no version includes it", cvoMajorVersion, err)
+	case slices.Contains(negated, f.major):
+		return SkipMajorVersion, fmt.Sprintf("not for major version %d", f.major)
+	case len(plain) > 0 && !slices.Contains(plain, f.major):
+		return SkipMajorVersion, "only for major version " + wanted
 	}
-	return "", "", nil
+	return "", ""
 }
 
-func (f *filter) excludeCapability(annotations map[string]any) (reason, detail string, err error) {
-	for _, name := range capabilitiesOf(annotations) {
-		if !f.asked.has(name) && !f.implicit[name] {
-			return SkipCapability, "capability " + name + " isn't enabled", nil
+// hasMajorVersion reports whether CVO looks at the major version of a kind.
+func hasMajorVersion(group, kind string) bool {
+	return group == "config.openshift.io" && kind == "FeatureGate" || group == "apiextensions.k8s.io" && kind == "CustomResourceDefinition"
+}
+
+// majorVersions reads a list of major versions; one that is plain and negated
+// is an error.
+func majorVersions(list string) (plain, negated []uint64, err error) {
+	for _, item := range words(list, ",") {
+		digits, not := strings.CutPrefix(item, "-")
+		n, err := strconv.ParseUint(digits, 10, 64)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%q isn't a major version", foreign.Line(item))
+		}
+		if not {
+			negated = append(negated, n)
+		} else {
+			plain = append(plain, n)
 		}
 	}
-	return "", "", nil
+	for _, n := range plain {
+		if slices.Contains(negated, n) {
+			return nil, nil, fmt.Errorf("%d is wanted and not wanted", n)
+		}
+	}
+	return plain, negated, nil
+}
+
+func (f *filter) excludeCapability(annotations map[string]any) (reason, detail string) {
+	for _, name := range capabilitiesOf(annotations) {
+		if !f.asked.has(name) && !f.implicit[name] {
+			return SkipCapability, "capability " + name + " isn't enabled"
+		}
+	}
+	return "", ""
 }
 
 // isCVO reports whether an annotation of CVO's payload contract is set.

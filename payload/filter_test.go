@@ -39,17 +39,19 @@ func TestSelectionFollowsTheAnnotations(t *testing.T) {
 		"our profile":                        {map[string]string{"lockstep.dev/profile": "edge, ha"}, ha, ""},
 		"another of our profiles":            {map[string]string{"lockstep.dev/profile": "edge"}, ha, SkipProfile},
 		"our profile and none selected":      {map[string]string{"lockstep.dev/profile": "edge"}, Selection{}, SkipProfile},
-		"the default feature set":            {map[string]string{set: "Default,Tech"}, Selection{}, ""},
-		"another feature set":                {map[string]string{set: "Tech"}, Selection{}, SkipFeatureSet},
-		"the selected feature set":           {map[string]string{set: "Tech"}, Selection{FeatureSet: "Tech"}, ""},
+		"the default feature set":            {map[string]string{set: "Default,TechPreviewNoUpgrade"}, Selection{}, ""},
+		"another feature set":                {map[string]string{set: "OKD"}, Selection{}, SkipFeatureSet},
+		"the selected feature set":           {map[string]string{set: "OKD"}, Selection{FeatureSet: "OKD"}, ""},
+		"our feature set":                    {map[string]string{"lockstep.dev/feature-set": "edge, tech"}, Selection{FeatureSet: "tech"}, ""},
+		"no feature set of OpenShift":        {map[string]string{set: "Default,Tech"}, Selection{}, SkipInvalid},
+		"a blank in OpenShift's list":        {map[string]string{set: "Default, OKD"}, Selection{}, SkipInvalid},
+		"a feature set and gates":            {map[string]string{set: "Default", gate: "A"}, Selection{}, SkipInvalid},
+		"our feature set and gates":          {map[string]string{"lockstep.dev/feature-set": "Default", gate: "A"}, Selection{}, SkipInvalid},
 		"gates aren't looked at":             {map[string]string{gate: "A"}, Selection{}, ""},
 		"a gate is missing":                  {map[string]string{gate: "A,B"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, SkipFeatureGate},
 		"a gate must be off":                 {map[string]string{gate: "A,-B"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, ""},
 		"a gate that must be off is on":      {map[string]string{gate: "-A"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, SkipFeatureGate},
-		"this major version":                 {map[string]string{"release.openshift.io/major-version": "1,2"}, Selection{}, ""},
-		"other major versions":               {map[string]string{"release.openshift.io/major-version": "4,5"}, Selection{}, SkipMajorVersion},
-		"all but this major version":         {map[string]string{"release.openshift.io/major-version": "-1"}, Selection{}, SkipMajorVersion},
-		"all but another major version":      {map[string]string{"release.openshift.io/major-version": "-3"}, Selection{}, ""},
+		"a major version on another kind":    {map[string]string{"release.openshift.io/major-version": "1"}, Selection{}, SkipInvalid},
 		"capabilities by default":            {map[string]string{"capability.openshift.io/name": "A+B"}, Selection{}, ""},
 		"a capability is missing":            {map[string]string{"capability.openshift.io/name": "A+B"}, Selection{Baseline: BaselineNone, Capabilities: []string{"A"}}, SkipCapability},
 		"all capabilities are there":         {map[string]string{"lockstep.dev/capability": "A+B"}, Selection{Baseline: BaselineNone, Capabilities: []string{"A", "B"}}, ""},
@@ -68,6 +70,29 @@ func TestSelectionFollowsTheAnnotations(t *testing.T) {
 				t.Errorf("skipped for %q, want %q; %d manifests", got, tc.want, len(p.Manifests))
 			}
 		})
+	}
+}
+
+func TestMajorVersionsSelectFeatureGatesAndDefinitions(t *testing.T) {
+	for list, want := range map[string]string{
+		"1,2": "", "4,5": SkipMajorVersion, "-1": SkipMajorVersion, "-3": "", "1,-3": "", "4,-3": SkipMajorVersion,
+		"one": SkipInvalid, "1,-1": SkipInvalid, "-": SkipInvalid,
+	} {
+		gate := "{apiVersion: config.openshift.io/v1, kind: FeatureGate, metadata: {name: a, annotations: {release.openshift.io/major-version: \"" + list + "\"}}}\n"
+		p, err := loadTree(t, map[string]string{file: gate + "---\n" + configMap("b", nil)}, LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, s := range p.Skipped {
+			got += s.Reason
+		}
+		if got != want || p.Manifests[len(p.Manifests)-1].ID.Name != "b" {
+			t.Errorf("%q: skipped for %q, want %q", list, got, want)
+		}
+		if warned := len(p.Warnings) == 1 && strings.Contains(p.Warnings[0], file+":1 (document 1): config.openshift.io FeatureGate a: annotation release.openshift.io/major-version"); warned != (want == SkipInvalid) {
+			t.Errorf("%q: warnings are %v", list, p.Warnings)
+		}
 	}
 }
 

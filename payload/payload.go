@@ -68,7 +68,8 @@ type Skipped struct {
 	Detail string
 }
 
-// Reasons of Skipped.
+// Reasons of Skipped. SkipInvalid is a manifest whose annotations CVO can't
+// make sense of, and so leaves out everywhere.
 const (
 	SkipProfile      = "Profile"
 	SkipExcluded     = "Excluded"
@@ -78,4 +79,5 @@ const (
 	SkipCapability   = "Capability"
 	SkipTemplate     = "Template"
 	SkipDuplicate    = "Duplicate"
+	SkipInvalid      = "Invalid"
 )

@@ -64,10 +64,7 @@ func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 		}
 		return &LoadError{Kind: kind, File: file.name, Document: e.number, Line: e.line, Message: err.Error()}
 	}
-	reason, detail, err := f.exclude(e.content)
-	if err != nil {
-		return at(err)
-	}
+	reason, detail := f.exclude(e.content)
 	if e.failure != nil {
 		// CVO can't read annotations of which one isn't a string, and leaves
 		// the manifest out.
@@ -78,6 +75,9 @@ func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 			return at(e.failure)
 		}
 		p.Warnings = append(p.Warnings, at(e.failure).Error())
+	}
+	if reason == SkipInvalid {
+		p.warn(file.name, e.number, e.line, e.manifest.ID.String()+": "+detail)
 	}
 	if reason != "" {
 		p.Skipped = append(p.Skipped, Skipped{ID: e.manifest.ID, File: file.name, Document: e.number, Line: e.line, Reason: reason, Detail: detail})
