@@ -92,6 +92,9 @@ func (m *Manifest) annotate() (notString bool, err error) {
 			return false, err
 		}
 	}
+	if m.Health != "" && m.ID.Group == "" && m.ID.Kind == "Secret" {
+		return false, &LoadError{Kind: ReasonInvalid, Message: "annotation " + AnnotationHealth + ": a rule may not read a Secret, whose content would show in what is reported; drop it"}
+	}
 	if m.Delete && m.Replace {
 		return false, &LoadError{Kind: ReasonInvalid, Message: "a manifest can't ask to delete and to replace its object"}
 	}

@@ -22,6 +22,9 @@ type filter struct {
 	// cvo says that CVO's rules hold: without the profile's include
 	// annotation a manifest is left out.
 	cvo bool
+	// every says that each variant is meant, whatever selects it: only what no
+	// cluster would include is left out.
+	every bool
 	// major is the payload's major version.
 	major uint64
 	// asked are the capabilities that the selection asks for, implicit those
@@ -41,7 +44,7 @@ func (f *filter) exclude(content map[string]any) (reason, detail string) {
 // excludeElse is exclude without the capabilities.
 func (f *filter) excludeElse(content map[string]any) (reason, detail string) {
 	annotations := annotationsOf(content)
-	if reason, detail = f.excludeProfile(annotations); reason != "" {
+	if reason, detail = f.excludeProfile(annotations); reason != "" && !f.every {
 		return reason, detail
 	}
 	if reason, detail = f.excludeFeatureSet(annotations); reason != "" {
@@ -115,7 +118,7 @@ func (f *filter) excludeFeatureSet(annotations map[string]any) (reason, detail s
 				}
 			}
 		}
-		if !slices.Contains(names, have) {
+		if !f.every && !slices.Contains(names, have) {
 			return SkipFeatureSet, "only for feature set " + wanted
 		}
 	}

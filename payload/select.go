@@ -23,16 +23,27 @@ func (p *Payload) odd(o oddity, cvo bool) error {
 
 // selectFrom fills Manifests and Skipped.
 func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
-	f := filter{Selection: opts.Selection, cvo: cvo, asked: opts.Selection.asks()}
-	if v, err := semver.Parse(p.Version); err == nil {
-		f.major = v.Major
-	}
+	f := filter{Selection: opts.Selection, cvo: cvo, major: p.major(), asked: opts.Selection.asks()}
 	if err := p.settleCapabilities(s, &f, opts); err != nil {
 		return err
 	}
+	return p.selectAll(s, &f)
+}
+
+// major is the payload's major version.
+func (p *Payload) major() uint64 {
+	v, err := semver.Parse(p.Version)
+	if err != nil {
+		return 0 // It was parsed with the metadata already.
+	}
+	return v.Major
+}
+
+// selectAll includes or skips what was scanned.
+func (p *Payload) selectAll(s *scan, f *filter) error {
 	for i := range s.files {
 		file := &s.files[i]
-		if file.template && cvo {
+		if file.template && f.cvo {
 			p.skipTemplate(file)
 			continue
 		}
@@ -41,14 +52,14 @@ func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
 		}
 		before := len(p.Manifests)
 		for j := range file.entries {
-			if err := p.selectOne(&f, file, &file.entries[j]); err != nil {
+			if err := p.selectOne(f, file, &file.entries[j]); err != nil {
 				return err
 			}
 		}
 		if len(p.Manifests) == before || file.runLevel >= 0 {
 			continue
 		}
-		if err := p.odd(oddity{file.name, 0, 0, "the name isn't of the form 0000_<run level>_<component>_<rest>.yaml"}, cvo); err != nil {
+		if err := p.odd(oddity{file.name, 0, 0, "the name isn't of the form 0000_<run level>_<component>_<rest>.yaml"}, f.cvo); err != nil {
 			return err
 		}
 	}
@@ -68,7 +79,7 @@ func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 	if e.failure != nil {
 		// CVO can't read annotations of which one isn't a string, and leaves
 		// the manifest out.
-		if reason == "" && f.cvo && f.Profile != "" && e.badAnnotations {
+		if reason == "" && f.cvo && (f.Profile != "" || f.every) && e.badAnnotations {
 			reason, detail = SkipProfile, e.failure.Error()
 		}
 		if reason == "" || !e.badAnnotations {

@@ -7,16 +7,19 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/build"
 	"github.com/lockstep-dev/lockstep/payload/registry"
 	"github.com/lockstep-dev/lockstep/payload/verify"
+	"github.com/lockstep-dev/lockstep/reconciler/health"
 )
 
 // pathPrefix marks a destination that is a folder of a Git repository.
@@ -66,7 +69,8 @@ func newReleaseBuildCommand() *cobra.Command {
 
 SOURCE is a folder with release.yaml and a folder a component, each with a
 kustomization or with plain manifests. Nothing is fetched from elsewhere and no
-program is run. The same source gives the same digest.
+program is run. The same source gives the same digest. Every variant is checked,
+whichever a cluster selects by profile, feature set and capabilities.
 
 DESTINATION is host/repository[:tag], oci:DIR[:tag] for an OCI layout, or
 path:DIR for a folder of a Git repository. Without one the release is built and
@@ -92,7 +96,7 @@ checked only. The last line of the output is the reference to sign.`,
 	return cmd
 }
 
-// buildRelease builds a release, loads it as a cluster would, and writes it.
+// buildRelease builds a release, checks it as each cluster would, and writes it.
 func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, source, version, destination string) error {
 	r, err := build.Build(source, version)
 	if err != nil {
@@ -103,11 +107,16 @@ func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, s
 		return invalid(err)
 	}
 	id := r.Identity()
-	loaded, err := payload.LoadUnverified(files, payload.LoadOptions{})
+	checked, err := checkRelease(files)
 	if err != nil {
-		return invalid(fmt.Errorf("no cluster would load this release: %w", err))
+		return invalid(fmt.Errorf("a cluster would refuse this release: %w", err))
 	}
-	if err := say(out, "%s %s: %d manifests in %d files\n", id.Product, id.Version, len(loaded.Manifests), len(r.Files())); err != nil {
+	for _, w := range checked.Warnings {
+		if err := say(out, "warning: %s\n", foreign.Line(w)); err != nil {
+			return err
+		}
+	}
+	if err := say(out, "%s %s: %d manifests in %d files\n", id.Product, id.Version, len(checked.Manifests), len(r.Files())); err != nil {
 		return err
 	}
 	if dir, ok := strings.CutPrefix(destination, pathPrefix); ok {
@@ -124,6 +133,26 @@ func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, s
 		return err
 	}
 	return say(out, "%s\n", p.Reference())
+}
+
+// checkRelease refuses what a cluster would refuse of the release, whichever of
+// its variants that selects: also health rules that don't compile, which would
+// only be found when their objects were applied.
+func checkRelease(files fs.FS) (*payload.Payload, error) {
+	p, err := payload.Check(files)
+	if err != nil {
+		return nil, err
+	}
+	for i := range p.Manifests {
+		m := &p.Manifests[i]
+		if m.Health == "" {
+			continue
+		}
+		if err := health.Validate(m.Health); err != nil {
+			return nil, fmt.Errorf("%s:%d (document %d): %s: annotation %s: %w", m.File, m.Line, m.Document, m.ID, payload.AnnotationHealth, err)
+		}
+	}
+	return p, nil
 }
 
 // newOSCommand returns `lockstep os`: making OS images known to a registry.

@@ -243,9 +243,29 @@ func TestABuildThatNoClusterWouldLoadIsRefused(t *testing.T) {
 	forbidden["base/evil.yaml"] = "apiVersion: lockstep.dev/v1alpha1\nkind: TrustPolicy\nmetadata: {name: root, namespace: lockstep-system}\n"
 	twice := platform()
 	twice["base/again.yaml"] = twice["base/ns.yaml"]
-	for name, files := range map[string]map[string]string{"a payload that changes trust": forbidden, "an object twice": twice} {
+	annotated := func(name, key, value string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: web, labels: {from: " + name + "}, annotations: {" + key + ": '" + value + "'}}\n"
+	}
+	unhealthy := platform()
+	unhealthy["base/rule.yaml"] = strings.Replace(annotated("rule", "lockstep.dev/health", "self.data["), "settings", "rule", 1)
+	hidden := platform()
+	hidden["base/edge.yaml"] = strings.Replace(annotated("edge", "lockstep.dev/profile", "edge"), "annotations: {", "annotations: {lockstep.dev/wait: forever, ", 1)
+	together := platform()
+	together["base/a.yaml"], together["base/b.yaml"] = annotated("a", "lockstep.dev/capability", "A"), annotated("b", "lockstep.dev/capability", "B")
+	for name, files := range map[string]map[string]string{
+		"a payload that changes trust": forbidden, "an object twice": twice, "a rule that doesn't compile": unhealthy,
+		"a bad annotation of a variant": hidden, "two of one identity that both may be selected": together,
+	} {
 		if code, _ := d.run("release", "build", d.source(files)); code != exitInvalid {
 			t.Errorf("%s was built", name)
 		}
+	}
+	variants := platform()
+	delete(variants, "web/cm.yaml")
+	variants["web/kustomization.yaml"] = "resources: [kind.yaml]\n"
+	variants["web/kind.yaml"] = strings.Replace(annotated("any", "lockstep.dev/health", "has(self.data)"), "settings", "any", 1)
+	variants["base/a.yaml"], variants["base/b.yaml"] = annotated("a", "lockstep.dev/profile", "edge"), annotated("b", "lockstep.dev/profile", "core")
+	if code, out := d.run("release", "build", d.source(variants)); code != 0 || !strings.Contains(out, "4 manifests") {
+		t.Error("variants of one object can't be built")
 	}
 }
