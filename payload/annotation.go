@@ -4,10 +4,13 @@
 package payload
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
 )
 
 // Group is the API group of our own kinds; its name is also the prefix of our
@@ -45,6 +48,8 @@ const (
 	cvoCapability    = "capability.openshift.io/name"
 	cvoIncludePrefix = "include.release.openshift.io/"
 	cvoExcludePrefix = "exclude.release.openshift.io/"
+	cvoInjectProxy   = "config.openshift.io/inject-proxy"
+	cvoInjectTLS     = "config.openshift.io/inject-tls"
 )
 
 // maxIgnoreFields bounds the pointers of one manifest.
@@ -141,7 +146,10 @@ func (m *Manifest) setHealth(value string) error {
 }
 
 func (m *Manifest) setIgnoreFields(value string) error {
-	pointers := strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == '\n' || r == ' ' })
+	pointers, err := pointerList(value)
+	if err != nil {
+		return err
+	}
 	if len(pointers) == 0 || len(pointers) > maxIgnoreFields {
 		return fmt.Errorf("%d JSON pointers, want 1 to %d", len(pointers), maxIgnoreFields)
 	}
@@ -152,6 +160,19 @@ func (m *Manifest) setIgnoreFields(value string) error {
 	}
 	m.IgnoreFields = pointers
 	return nil
+}
+
+// pointerList reads a list in JSON, or one parted by commas and blanks; a
+// pointer that has one of them itself can only be written as JSON.
+func pointerList(value string) ([]string, error) {
+	if !strings.HasPrefix(strings.TrimSpace(value), "[") {
+		return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == '\n' || r == ' ' }), nil
+	}
+	var list []string
+	if err := json.Unmarshal([]byte(value), &list); err != nil {
+		return nil, fmt.Errorf(`the value begins as a JSON list but isn't one of strings, such as ["/spec/replicas"]: %s`, foreign.Line(err.Error()))
+	}
+	return list, nil
 }
 
 // flag sets dst from "true" or "false" and refuses anything else.

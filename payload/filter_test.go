@@ -73,6 +73,29 @@ func TestSelectionFollowsTheAnnotations(t *testing.T) {
 	}
 }
 
+func TestWhatCVOWouldInjectIsMissedWithAWarning(t *testing.T) {
+	workload := func(kind, annotation string) string {
+		return "{apiVersion: apps/v1, kind: " + kind + ", metadata: {name: a, namespace: b, annotations: {include.release.openshift.io/ha: \"true\", " + annotation + "}}}\n---\n"
+	}
+	files := workload("Deployment", "config.openshift.io/inject-proxy: api") + workload("DaemonSet", "config.openshift.io/inject-proxy: api") +
+		workload("StatefulSet", "config.openshift.io/inject-proxy: api") + workload("ReplicaSet", `config.openshift.io/inject-proxy: ""`) +
+		configMap("c", map[string]string{"include.release.openshift.io/ha": "true", "config.openshift.io/inject-tls": "true"}) + "---\n" +
+		configMap("d", map[string]string{"include.release.openshift.io/ha": "true", "config.openshift.io/inject-tls": "false"})
+	p, err := loadTree(t, map[string]string{file: files}, LoadOptions{Selection: Selection{Profile: "ha"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const at = "release-manifests/" + file
+	want := []string{
+		at + ":1 (document 1): apps Deployment b/a: annotation config.openshift.io/inject-proxy: the cluster's proxy isn't written into the environment of api; set it in a layer of your own",
+		at + ":3 (document 2): apps DaemonSet b/a: annotation config.openshift.io/inject-proxy: the cluster's proxy isn't written into the environment of api; set it in a layer of your own",
+		at + ":9 (document 5): ConfigMap c: annotation config.openshift.io/inject-tls: the cluster's TLS settings aren't written into its configuration; it keeps what the manifest says",
+	}
+	if diff := cmp.Diff(want, p.Warnings); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
 func TestMajorVersionsSelectFeatureGatesAndDefinitions(t *testing.T) {
 	for list, want := range map[string]string{
 		"1,2": "", "4,5": SkipMajorVersion, "-1": SkipMajorVersion, "-3": "", "1,-3": "", "4,-3": SkipMajorVersion,

@@ -131,6 +131,7 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	if p.Images, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
+	p.warnUnpinned()
 	for _, o := range s.odd {
 		if err := p.odd(o, mode); err != nil {
 			return nil, err

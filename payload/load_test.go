@@ -208,6 +208,43 @@ func TestASeparatorInABlockScalarSplitsNothing(t *testing.T) {
 	}
 }
 
+func TestImagesThatMayChangeAreWarnedOf(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("0", 64)
+	refs := `{"kind":"ImageStream","metadata":{"name":"1.4.2"},"spec":{"tags":[{"name":"a","from":{"name":"r/a` + digest + `"}},{"name":"b","from":{"name":"r/b:v1"}},{"name":"c","from":{"name":"r/c@sha256:1"}}]}}`
+	p, err := loadTree(t, map[string]string{"image-references": refs}, LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`release-manifests/image-references: image b is "r/b:v1", want it by digest, repository@sha256:<64 hex digits>`,
+		`release-manifests/image-references: image c is "r/c@sha256:1", want it by digest, repository@sha256:<64 hex digits>`,
+	}
+	if diff := cmp.Diff(want, p.Warnings); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
+func TestFieldsToIgnoreMayHoldCommasAsJSON(t *testing.T) {
+	for value, want := range map[string][]string{
+		"/spec/replicas, /data/a":               {"/spec/replicas", "/data/a"},
+		`["/data/a, b", "/data/c"]`:             {"/data/a, b", "/data/c"},
+		` [ "/metadata/annotations/x.io~1y" ] `: {"/metadata/annotations/x.io~1y"},
+	} {
+		m := Manifest{}
+		if err := m.setIgnoreFields(value); err != nil {
+			t.Errorf("%s: %v", value, err)
+		}
+		if diff := cmp.Diff(want, m.IgnoreFields); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", value, diff)
+		}
+	}
+	for _, value := range []string{`["/a"`, `[1]`, `[]`, `["a"]`, `["/a"] x`, `[null]`} {
+		if err := (&Manifest{}).setIgnoreFields(value); err == nil {
+			t.Errorf("%s was taken", value)
+		}
+	}
+}
+
 func TestImagesAgreeWithTheVersion(t *testing.T) {
 	refs := `{"kind":"ImageStream","metadata":{"name":"1.4.2"},"spec":{"tags":[{"name":"api","from":{"name":"r/api@sha256:1"}}]}}`
 	p, err := loadTree(t, map[string]string{"image-references": refs}, LoadOptions{})

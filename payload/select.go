@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/blang/semver/v4"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
 )
 
 // odd makes a warning of an oddity, or an error.
@@ -100,6 +102,9 @@ func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 	if err := p.knowFields(&m, f.cvo); err != nil {
 		return at(err)
 	}
+	if f.cvo {
+		p.missInjection(&m)
+	}
 	p.Manifests = append(p.Manifests, m)
 	return nil
 }
@@ -128,6 +133,18 @@ func (p *Payload) knowFields(m *Manifest, cvo bool) error {
 	}
 	p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: %s has no field %s: %s", m.ID, m.GVK.Kind+" of "+m.GVK.GroupVersion().String(), list, outcome))
 	return nil
+}
+
+// missInjection warns of what CVO would write into the object for the cluster
+// that it runs in. Nothing is injected here: what is signed is what is applied.
+func (p *Payload) missInjection(m *Manifest) {
+	annotations := annotationsOf(m.Object.Object)
+	if containers := text(annotations, cvoInjectProxy); containers != "" && m.ID.Group == "apps" && (m.ID.Kind == "Deployment" || m.ID.Kind == "DaemonSet") {
+		p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: annotation %s: the cluster's proxy isn't written into the environment of %s; set it in a layer of your own", m.ID, cvoInjectProxy, foreign.Line(containers)))
+	}
+	if text(annotations, cvoInjectTLS) == "true" && m.ID.Group == "" && m.ID.Kind == "ConfigMap" {
+		p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: annotation %s: the cluster's TLS settings aren't written into its configuration; it keeps what the manifest says", m.ID, cvoInjectTLS))
+	}
 }
 
 // warn notes an oddity that is accepted.
