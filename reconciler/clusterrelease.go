@@ -69,6 +69,9 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		if wait := nextLongWait(w.Waits, facts.Now); wait > 0 && (again == 0 || wait < again) {
 			again = wait
 		}
+		if err := rt.leftOut.Keep(ctx, rt.worker.Accepted()); err != nil {
+			return ctrl.Result{}, err
+		}
 		if unknownYet(before, w, &facts) {
 			return ctrl.Result{RequeueAfter: again}, nil
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
+	"github.com/lockstep-dev/lockstep/reconciler/leftout"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -67,6 +68,7 @@ type releaseRuntime struct {
 	builder        *objectBuilder
 	retriever      *retriever
 	checks         *checks
+	leftOut        *leftout.Keeper
 	stop           func()
 
 	// written is when its status was written last; guarded by the controller,
@@ -248,7 +250,7 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 		return nil, err
 	}
 	rt := &releaseRuntime{
-		name: name, serviceAccount: account, engine: engine, written: r.opts.Now(),
+		name: name, serviceAccount: account, engine: engine, written: r.opts.Now(), leftOut: leftout.New(r.maps, name),
 		builder: &objectBuilder{engine: engine, health: r.health, now: r.opts.Now, policy: policyOf(&obj.Spec)},
 		retriever: &retriever{
 			name: name, registry: r.images, policy: r.policy, now: r.opts.Now,
@@ -416,6 +418,9 @@ func (r *releases) remove(ctx context.Context, name string) error {
 		}
 	}
 	if err := engine.Forget(ctx); err != nil {
+		return fmt.Errorf("forget ClusterRelease/%s: %w", name, err)
+	}
+	if err := leftout.Forget(ctx, r.maps, name); err != nil {
 		return fmt.Errorf("forget ClusterRelease/%s: %w", name, err)
 	}
 	return r.store.DropRelease(ctx, name)

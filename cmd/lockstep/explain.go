@@ -29,6 +29,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
+	"github.com/lockstep-dev/lockstep/reconciler/leftout"
 )
 
 func newExplainCommand() *cobra.Command {
@@ -97,6 +98,9 @@ type evidence struct {
 	// object itself names, "" for none.
 	held   []apply.Held
 	holder string
+	// leftOut are the releases whose payloads have it, but not for this cluster;
+	// looked for where no inventory holds it.
+	leftOut []leftout.Found
 	// source declares the object in Git, with this spec hash; "" if none does.
 	source, declared string
 	// nodeLabels are those of a host's Node.
@@ -168,6 +172,11 @@ func gather(ctx context.Context, flags *clusterFlags, arg string) (*evidence, er
 	e.held, e.problems, err = apply.FindHeld(ctx, maps, e.id)
 	if err != nil {
 		e.problems = append(e.problems, err.Error())
+	}
+	if len(e.held) == 0 {
+		if e.leftOut, err = leftout.Find(ctx, maps, e.id); err != nil {
+			e.problems = append(e.problems, err.Error())
+		}
 	}
 	store := accepted.New(maps)
 	if err := store.Load(ctx); err != nil {

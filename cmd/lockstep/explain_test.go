@@ -16,11 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
+	"github.com/lockstep-dev/lockstep/reconciler/leftout"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
@@ -32,6 +34,7 @@ type explained struct {
 	cluster *controlplane.Cluster
 	client  client.Client
 	engine  *apply.Engine
+	maps    typedcorev1.ConfigMapInterface
 	release *v1alpha1.ClusterRelease
 }
 
@@ -50,6 +53,7 @@ func newExplained(t *testing.T) *explained {
 	e.declare()
 	kube, err := kubernetes.NewForConfig(e.cluster.Config)
 	e.must(err)
+	e.maps = kube.CoreV1().ConfigMaps(v1alpha1.Namespace)
 	cache, err := live.New(live.Config{REST: e.cluster.Config, Now: time.Now, Log: logr.Discard()})
 	e.must(err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // Cleanup ends it.
@@ -59,7 +63,7 @@ func newExplained(t *testing.T) *explained {
 		_ = cache.Start(ctx)
 	}()
 	e.engine, err = apply.New(apply.Config{
-		Owner: "clusterrelease/explained", REST: e.cluster.Config, Live: cache, Inventory: kube.CoreV1().ConfigMaps(v1alpha1.Namespace),
+		Owner: "clusterrelease/explained", REST: e.cluster.Config, Live: cache, Inventory: e.maps,
 		Shared: apply.NewShared(apply.DefaultConcurrency), Now: time.Now,
 	})
 	e.must(err)
@@ -113,6 +117,7 @@ func (e *explained) declare() {
 	e.release.Status = v1alpha1.ClusterReleaseStatus{
 		Accepted: &v1alpha1.ReleaseRef{Version: "1.4.2", Verified: true, Evidence: []string{"release-2026"}},
 		Applied:  &v1alpha1.ReleaseRef{Version: "1.4.2"},
+		Payload:  &v1alpha1.PayloadStatus{Warnings: 1, LeftOut: 2},
 		Progress: &v1alpha1.ReleaseProgress{
 			State: "Updating", Summary: "2/4", Done: 2, Total: 4, RunLevel: 2,
 			Blocking: []v1alpha1.Blocking{{Object: "ConfigMap explained/refused", Since: &now, Reason: "WebhookDenied", Message: "policy: no"}},
@@ -210,10 +215,18 @@ func TestExplainFollowsTheChainFromTheCommitToTheLiveObject(t *testing.T) {
 	e.says("ConfigMap/explained/gone", "gone: ", "somebody deleted it", "live      not there")
 	e.says("configmap/explained/later", "waits for its turn", "run level 50, the release is at 2 (2/4)")
 	e.says("configmap/explained/foreign", "not ours: no release declares it")
+	e.must(leftout.New(e.maps, "explained").Keep(t.Context(), &payload.Payload{Version: "1.4.2", Skipped: []payload.Skipped{
+		{ID: e.configMap("optional").ID, File: "release-manifests/0000_50_web_00.yaml", Line: 7, Reason: payload.SkipCapability, Detail: "capability Console isn't enabled"},
+		{ID: e.configMap("foreign").ID, File: "release-manifests/0000_50_web_01.yaml", Line: 1, Reason: payload.SkipProfile, Detail: "only for profile edge"},
+	}}))
+	e.says("configmap/explained/optional", "isn't in the cluster: ClusterRelease/explained 1.4.2 leaves it out: Capability: capability Console isn't enabled (release-manifests/0000_50_web_00.yaml:7)",
+		"spec.profile, featureSet, featureGates and capabilities")
+	e.says("configmap/explained/foreign", "not ours: ClusterRelease/explained 1.4.2 leaves it out: Profile: only for profile edge")
 	e.says("configmap/explained/nowhere", "isn't in the cluster, and no release declares it")
 	e.says("configmap/explained/hotfixed", "left to people by an override of ClusterRelease/explained: hotfix")
 	e.says("configmap/explained/refused", "isn't as ClusterRelease/explained 1.4.2 wants it: WebhookDenied: policy: no", "for 4m", "said no")
-	e.says("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "mends itself: yes", "blocking  ConfigMap explained/refused")
+	e.says("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "mends itself: yes", "blocking  ConfigMap explained/refused",
+		"payload   documents left out for this cluster: 2, oddities accepted: 1")
 	e.says("apps/Deployment/explained/api", "apps Deployment explained/api   isn't in the cluster")
 	e.says("gitsource/explained", "accepted  main@sha1:9f2c1ab", "does lockstep-reconciler run?")
 

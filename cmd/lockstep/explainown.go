@@ -69,6 +69,9 @@ func (v *explainView) clusterRelease(r *v1alpha1.ClusterRelease) {
 			v.explain(p.Blocking[i].Reason)
 		}
 	}
+	if p := r.Status.Payload; p != nil {
+		v.line("payload", "documents left out for this cluster: %d, oddities accepted: %d; lockstep release inspect lists them", p.LeftOut, p.Warnings)
+	}
 	if text := stayingCapabilities(r); text != "" {
 		v.line("stays", "%s", text)
 	}

@@ -144,6 +144,8 @@ func (v *explainView) answerFor(e *evidence, r *v1alpha1.ClusterRelease) answer 
 		return answer{fmt.Sprintf("in two sets: %s and %s", e.held[0].Owner, e.held[1].Owner), "take it out of one of them"}
 	case r == nil && len(e.held) > 0:
 		return answer{"its release is gone from the cluster; the object was left in place", "declare it again, or delete it by hand"}
+	case r == nil && len(e.leftOut) > 0 && e.holder == "":
+		return leftOutAnswer(e)
 	case r == nil && e.live == nil:
 		return answer{"isn't in the cluster, and no release declares it", ""}
 	case r == nil && e.holder != "":
@@ -166,6 +168,27 @@ func (v *explainView) answerFor(e *evidence, r *v1alpha1.ClusterRelease) answer 
 		return v.unapplied(e, r)
 	}
 	return v.judged(e, r)
+}
+
+// leftOutAnswer is the answer for an object of a payload that isn't for this
+// cluster. It may have several variants, all of which are left out.
+func leftOutAnswer(e *evidence) answer {
+	const most = 3
+	var whys []string
+	for _, f := range e.leftOut[:min(len(e.leftOut), most)] {
+		whys = append(whys, fmt.Sprintf("ClusterRelease/%s %s leaves it out: %s: %s (%s)", f.Release, f.Version, f.Reason, f.Detail, f.Place))
+	}
+	if more := len(e.leftOut) - most; more > 0 {
+		whys = append(whys, fmt.Sprintf("and %d more", more))
+	}
+	state := "isn't in the cluster: "
+	if e.live != nil {
+		state = "not ours: "
+	}
+	return answer{
+		foreign.Line(state + strings.Join(whys, "; ")),
+		"spec.profile, featureSet, featureGates and capabilities of the ClusterRelease decide; until then Lockstep neither makes nor changes it",
+	}
 }
 
 // unapplied is the answer for an object that the set hasn't applied yet.

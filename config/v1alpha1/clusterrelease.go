@@ -254,6 +254,9 @@ type ClusterReleaseStatus struct {
 	// +kubebuilder:validation:MaxLength=71
 	// +optional
 	VersionHash string `json:"versionHash,omitempty"`
+	// Payload says what was met when the accepted payload was loaded.
+	// +optional
+	Payload *PayloadStatus `json:"payload,omitempty"`
 	// Capabilities of the accepted payload, absent where it has none.
 	// +optional
 	Capabilities *CapabilitiesStatus `json:"capabilities,omitempty"`
@@ -267,6 +270,18 @@ type ClusterReleaseStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// PayloadStatus says what was met at the load of a payload; lockstep release
+// inspect lists it.
+type PayloadStatus struct {
+	// Warnings counts oddities that were accepted.
+	// +optional
+	Warnings int32 `json:"warnings,omitempty"`
+	// LeftOut counts documents that the profile, the feature set, the feature
+	// gates or the capabilities leave out.
+	// +optional
+	LeftOut int32 `json:"leftOut,omitempty"`
 }
 
 // CapabilitiesStatus says which capabilities are in force.

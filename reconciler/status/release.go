@@ -81,6 +81,7 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 			next.Accepted = releaseRef(w.Actual)
 			next.VersionHash = w.VersionHash
 			next.Capabilities = capabilities(w)
+			next.Payload = payloadFacts(w)
 		}
 		if w.Applied.Version != "" && !(w.Applied.VersionHash == "" && sameRelease(next.Applied, w.Applied)) {
 			next.Applied = releaseRef(w.Applied)
@@ -90,6 +91,17 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 	}
 	next.Conditions = Fold(prev.Conditions, f.Generation, metav1.NewTime(f.Now), releaseConditions(&next, f))
 	return next
+}
+
+// payloadFacts are nil where there is nothing to say of the payload.
+func payloadFacts(w *worker.SyncWorkerStatus) *v1alpha1.PayloadStatus {
+	if len(w.Warnings) == 0 && w.LeftOut == 0 {
+		return nil
+	}
+	return &v1alpha1.PayloadStatus{
+		Warnings: int32(min(len(w.Warnings), 1<<30)), //nolint:gosec // bounded beside it
+		LeftOut:  int32(min(w.LeftOut, 1<<30)),       //nolint:gosec // bounded beside it
+	}
 }
 
 // capabilities are nil where the release has none.

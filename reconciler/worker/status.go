@@ -31,7 +31,7 @@ func (c *core) status() SyncWorkerStatus {
 		return s
 	}
 	s.Actual, s.Verified, s.VersionHash = c.accepted.Release, c.accepted.Verified, c.accepted.VersionHash
-	s.Warnings = c.accepted.payload.Warnings
+	s.Warnings, s.LeftOut = c.accepted.payload.Warnings, len(c.accepted.payload.Skipped)
 	s.EnabledCapabilities, s.ImplicitCapabilities = c.accepted.payload.EnabledCapabilities, c.accepted.payload.ImplicitCapabilities
 	s.Total = len(c.accepted.payload.Manifests)
 	s.Done, s.Skipped, s.Step = c.pass.done, c.pass.skipped, c.pass.step

@@ -313,6 +313,8 @@ type SyncWorkerStatus struct {
 	Waits map[payload.ObjectID]WaitClock
 	// Warnings of the accepted payload's load.
 	Warnings []string
+	// LeftOut counts its documents that the selection leaves out.
+	LeftOut int
 	// EnabledCapabilities are those in force with it, ImplicitCapabilities
 	// those of them that weren't asked for but can't be taken away.
 	EnabledCapabilities, ImplicitCapabilities []string

@@ -67,6 +67,7 @@ var imports = map[string][]string{
 	"reconciler/gate":             {"config/foreign", "config/v1alpha1", "nodeos", "reconciler/live"},
 	"reconciler/health":           {"config/foreign", "payload", "reconciler/live"},
 	"reconciler/hosts":            {"config/foreign", "config/v1alpha1", "nodeos", "nodeos/fleet", "reconciler/live"},
+	"reconciler/leftout":          {"payload"},
 	"reconciler/ledger":           {"config/foreign", "config/v1alpha1", "nodeos"},
 	"reconciler/live":             {"config/foreign", "payload"},
 	"reconciler/plan":             {"config/...", "payload/...", "reconciler/...", "sources/..."},
