@@ -99,8 +99,8 @@ func payloadFacts(w *worker.SyncWorkerStatus) *v1alpha1.PayloadStatus {
 		return nil
 	}
 	return &v1alpha1.PayloadStatus{
-		Warnings: int32(min(len(w.Warnings), 1<<30)), //nolint:gosec // bounded beside it
-		LeftOut:  int32(min(w.LeftOut, 1<<30)),       //nolint:gosec // bounded beside it
+		Warnings: int32(min(len(w.Warnings), 1<<30)),
+		LeftOut:  int32(min(w.LeftOut, 1<<30)), //nolint:gosec // bounded beside it
 	}
 }
 
