@@ -28,7 +28,6 @@ func Check(tree fs.FS) (*Payload, error) {
 	if p.Images, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
-	p.warnUnpinned()
 	for _, o := range s.odd {
 		if err := p.odd(o, s.cvo); err != nil {
 			return nil, err

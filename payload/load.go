@@ -131,7 +131,6 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	if p.Images, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
-	p.warnUnpinned()
 	for _, o := range s.odd {
 		if err := p.odd(o, mode); err != nil {
 			return nil, err

@@ -10,10 +10,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"path"
 	"regexp"
-	"slices"
 
 	"github.com/blang/semver/v4"
 
@@ -141,19 +139,6 @@ func readReferences(tree fs.FS, version string) (map[string]string, error) {
 		images[tag.Name] = tag.From.Name
 	}
 	return images, nil
-}
-
-// pinned is an image named by its digest.
-var pinned = regexp.MustCompile(`^[^@\s]+@sha256:[0-9a-f]{64}$`)
-
-// warnUnpinned warns of images in image-references that have no digest: what
-// they name may change under the signature.
-func (p *Payload) warnUnpinned() {
-	for _, name := range slices.Sorted(maps.Keys(p.Images)) {
-		if image := p.Images[name]; !pinned.MatchString(image) {
-			p.warn(path.Join(ReleaseDir, ReferencesFile), 0, 0, fmt.Sprintf("image %s is %q, want it by digest, repository@sha256:<64 hex digits>", foreign.Line(name), foreign.Line(image)))
-		}
-	}
 }
 
 // readBounded reads a file of at most limit bytes. A larger one is an error

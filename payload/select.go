@@ -43,6 +43,7 @@ func (p *Payload) major() uint64 {
 
 // selectAll includes or skips what was scanned.
 func (p *Payload) selectAll(s *scan, f *filter) error {
+	p.warnUnpinned()
 	for i := range s.files {
 		file := &s.files[i]
 		if file.template && f.cvo {
