@@ -18,6 +18,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -25,6 +26,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"github.com/lockstep-dev/lockstep/config/crd"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/verify"
 	"github.com/lockstep-dev/lockstep/test/openshift"
 )
@@ -158,6 +162,32 @@ func TestASelectionIsCheckedBeforeAnythingIsOpened(t *testing.T) {
 			t.Errorf("%v: code %d, %s", command, code, errs)
 		}
 	}
+}
+
+// The definition and the loads know the same baselines.
+func TestTheDefinitionTakesTheBaselinesThatALoadKnows(t *testing.T) {
+	definitions, err := crd.Definitions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range definitions {
+		if d.Spec.Names.Kind != v1alpha1.KindClusterRelease {
+			continue
+		}
+		spec := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+		var names []string
+		for _, value := range spec.Properties["capabilities"].Properties["baseline"].Enum {
+			names = append(names, strings.Trim(string(value.Raw), `"`))
+		}
+		known := payload.Baselines()
+		slices.Sort(names)
+		slices.Sort(known)
+		if diff := cmp.Diff(known, names); diff != "" {
+			t.Errorf("baselines (-loads +definition):\n%s", diff)
+		}
+		return
+	}
+	t.Error("ClusterRelease has no definition")
 }
 
 func TestFeatureGatesAreEvaluatedOnceOneIsNamed(t *testing.T) {

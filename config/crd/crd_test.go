@@ -86,6 +86,8 @@ func TestTheAPIServerRefusesWhatTheRulesForbid(t *testing.T) {
 		"a cluster name that can't name a branch":  {source, "cluster: prod", "cluster: Prod/1", "should match"},
 		"a release by tag instead of digest":       {release, "release@" + digest, "release:1.4.2", "should match"},
 		"a release with neither image nor path":    {release, `, image: "registry.example.com/platform/release@` + digest + `"`, "", "exactly one of image and path"},
+		"a release with one of OpenShift's sets":   {release, "desired:", "capabilities: {baseline: v4.18}, desired:", ""},
+		"a release with a set that nobody has":     {release, "desired:", "capabilities: {baseline: v4.99}, desired:", "supported values"},
 		"a pool with an empty selector":            {nodes, "matchLabels: {pool: workers}", "", "must not be empty"},
 		"a pool with a selector and all":           {nodes, "nodeSelector:", "all: true, nodeSelector:", "exactly one of nodeSelector"},
 		"a pool whose commit ends before its gate": {nodes, "os:", `commitDeadline: 5m, gates: {timeout: 15m, soak: 2m}, os:`, "commitDeadline must be longer"},
