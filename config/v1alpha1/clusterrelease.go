@@ -59,7 +59,8 @@ type ClusterReleaseSpec struct {
 	// Desired release.
 	Desired DesiredRelease `json:"desired"`
 	// Rollback allows going back to a version that isn't the preceding
-	// completed one; it is spent on completion.
+	// completed one, or that is of another minor version; it is spent on
+	// completion.
 	// +optional
 	Rollback *Rollback `json:"rollback,omitempty"`
 	// DependsOn names ClusterReleases that must be level first.

@@ -41,8 +41,11 @@ func (f *Facts) versions() (current, target semver.Version, ok bool) {
 	return current, target, err == nil
 }
 
-// rollback allows a lower version only if it is the one that was level before
-// the current one, or if the owner named it: a reverted commit is the request.
+// rollback allows a lower version only if the owner named it, or if it is the
+// one that was level before the current one, within its minor version: a
+// reverted commit is the request. No payload says which Kubernetes it carries,
+// and Kubernetes doesn't go back across a minor version; a patch of the product
+// is what is known not to try (as in OpenShift).
 func rollback(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || target.GTE(current) || f.RollbackTo == f.Target.Version {
@@ -51,6 +54,10 @@ func rollback(f *Facts) []Violation {
 	if preceding := f.preceding(); preceding != f.Target.Version {
 		return blocking(Rollback, "%s is older than %s and isn't the release before it (%s); set spec.rollback.to: %s to go back to it",
 			target, current, orNone(preceding), target)
+	}
+	if target.Major != current.Major || target.Minor != current.Minor {
+		return blocking(Rollback, "%s is of another minor version than %s: going back across one may move the API server back, which Kubernetes doesn't support; "+
+			"if this release doesn't, set spec.rollback.to: %s", target, current, target)
 	}
 	return nil
 }
