@@ -25,7 +25,7 @@ func Check(tree fs.FS) (*Payload, error) {
 		return nil, err
 	}
 	p := &Payload{Product: s.meta.Name, Version: s.meta.Version, Channel: s.meta.Channel, VersionHash: s.hash}
-	if p.Images, err = readReferences(tree, s.meta.Version); err != nil {
+	if p.Images, p.Kubernetes, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
 	for _, o := range s.odd {

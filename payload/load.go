@@ -128,7 +128,7 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 		}
 		p.Product = cmp.Or(p.Product, want.product)
 	}
-	if p.Images, err = readReferences(tree, s.meta.Version); err != nil {
+	if p.Images, p.Kubernetes, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
 	for _, o := range s.odd {

@@ -245,6 +245,25 @@ func TestFieldsToIgnoreMayHoldCommasAsJSON(t *testing.T) {
 	}
 }
 
+func TestImagesTellWhichKubernetesTheyCarry(t *testing.T) {
+	tag := func(name, versions string) string {
+		return `{"name":"` + name + `","annotations":{"io.openshift.build.versions":"` + versions + `"},"from":{"name":"r/` + name + `@sha256:1"}}`
+	}
+	for name, tc := range map[string]struct{ tags, want string }{
+		"one of them":          {tag("api", "") + "," + tag("kubelet", "machine-os=9.4.1, kubernetes=1.36.3"), "1.36.3"},
+		"two that agree":       {tag("api", "kubernetes=1.36.3") + "," + tag("kubelet", "kubernetes=1.36.3"), "1.36.3"},
+		"two that don't":       {tag("api", "kubernetes=1.36.3") + "," + tag("kubelet", "kubernetes=1.35.1"), ""},
+		"none":                 {tag("api", "etcd=3.5.1"), ""},
+		"something that isn't": {tag("api", "kubernetes=newest"), ""},
+	} {
+		refs := `{"kind":"ImageStream","metadata":{"name":"1.4.2"},"spec":{"tags":[` + tc.tags + `]}}`
+		p, err := loadTree(t, map[string]string{"image-references": refs}, LoadOptions{})
+		if err != nil || p.Kubernetes != tc.want {
+			t.Errorf("%s: Kubernetes %q (%v), want %q", name, p.Kubernetes, err, tc.want)
+		}
+	}
+}
+
 func TestImagesAgreeWithTheVersion(t *testing.T) {
 	refs := `{"kind":"ImageStream","metadata":{"name":"1.4.2"},"spec":{"tags":[{"name":"api","from":{"name":"r/api@sha256:1"}}]}}`
 	p, err := loadTree(t, map[string]string{"image-references": refs}, LoadOptions{})

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
+	"strings"
 
 	"github.com/blang/semver/v4"
 
@@ -105,40 +106,65 @@ type imageReferences struct {
 	} `json:"metadata"`
 	Spec struct {
 		Tags []struct {
-			Name string `json:"name"`
-			From struct {
+			Name        string            `json:"name"`
+			Annotations map[string]string `json:"annotations"`
+			From        struct {
 				Name string `json:"name"`
 			} `json:"from"`
 		} `json:"tags"`
 	} `json:"spec"`
 }
 
-// readReferences returns the images by name, nil without the file. version is
-// that of the metadata; the two must agree.
-func readReferences(tree fs.FS, version string) (map[string]string, error) {
+// annotationVersions on a tag of image-references lists the versions of what
+// the image carries, as name=version with commas between.
+const annotationVersions = "io.openshift.build.versions"
+
+// kubernetes returns the version of Kubernetes that the images say they carry;
+// "" if none says so or if they contradict one another.
+func (r *imageReferences) kubernetes() string {
+	found := ""
+	for _, tag := range r.Spec.Tags {
+		for pair := range strings.SplitSeq(tag.Annotations[annotationVersions], ",") {
+			name, version, _ := strings.Cut(strings.TrimSpace(pair), "=")
+			if _, err := semver.Parse(version); name != "kubernetes" || err != nil {
+				continue
+			}
+			if found != "" && found != version {
+				return ""
+			}
+			found = version
+		}
+	}
+	return found
+}
+
+// readReferences returns the images by name, nil without the file, and the
+// version of Kubernetes that they carry. version is that of the metadata; the
+// two must agree.
+func readReferences(tree fs.FS, version string) (images map[string]string, kubernetes string, err error) {
 	file := path.Join(ReleaseDir, ReferencesFile)
 	raw, err := readBounded(tree, file, maxMetadataSize)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, "", nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	var refs imageReferences
 	if err := json.Unmarshal(raw, &refs); err != nil {
-		return nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "not an ImageStream in JSON: " + foreign.Line(err.Error())}
+		return nil, "", &LoadError{Kind: ReasonInvalid, File: file, Message: "not an ImageStream in JSON: " + foreign.Line(err.Error())}
 	}
 	if refs.Kind != "ImageStream" || refs.Metadata.Name != version {
-		return nil, &LoadError{
+		return nil, "", &LoadError{
 			Kind: ReasonMismatch, File: file,
 			Message: fmt.Sprintf("%s %q, want ImageStream %q as %s says", foreign.Line(refs.Kind), foreign.Line(refs.Metadata.Name), version, MetadataFile),
 		}
 	}
-	images := make(map[string]string, len(refs.Spec.Tags))
+	images = make(map[string]string, len(refs.Spec.Tags))
 	for _, tag := range refs.Spec.Tags {
 		images[tag.Name] = tag.From.Name
 	}
-	return images, nil
+	return images, refs.kubernetes(), nil
 }
 
 // readBounded reads a file of at most limit bytes. A larger one is an error

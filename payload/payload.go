@@ -42,6 +42,9 @@ type Payload struct {
 	// Images are the component images by the names of image-references, nil
 	// without that file.
 	Images map[string]string
+	// Kubernetes is the version of Kubernetes that the images carry, as
+	// image-references says; "" if it doesn't.
+	Kubernetes string
 	// EnabledCapabilities are those in force, sorted: what the selection asks
 	// for as far as the payload knows it, and all that were enabled before.
 	EnabledCapabilities []string
