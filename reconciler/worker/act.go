@@ -35,7 +35,18 @@ func (w *SyncWorker) retrieve(ctx context.Context, a startLoad, step func(Step))
 		return info, violations, err
 	}
 	step(StepDryRun)
-	return info, violations, w.config.Builder.DryRun(ctx, info.Payload)
+	return info, violations, w.config.Builder.DryRun(ctx, managed(info.Payload, a.current.Overrides))
+}
+
+// managed is the payload without the objects that are left to people: whether
+// the server would take those doesn't matter.
+func managed(p *payload.Payload, overrides []Override) *payload.Payload {
+	if len(overrides) == 0 {
+		return p
+	}
+	out := *p
+	out.Manifests = slices.DeleteFunc(slices.Clone(p.Manifests), func(m payload.Manifest) bool { return overridden(overrides, m.ID) })
+	return &out
 }
 
 // pass performs a startPass.

@@ -39,6 +39,7 @@ type world struct {
 	slow     map[string]chan struct{} // an apply is answered once its channel is closed
 	limit    time.Duration            // how long an object may take to become level; 0: for ever
 	log      []string
+	tried    []string // by the last dry run
 	running  int
 	most     int
 }
@@ -74,6 +75,12 @@ func (w *world) Check(context.Context, Desired, *payload.Payload, Current) ([]pr
 
 func (w *world) DryRun(_ context.Context, p *payload.Payload) error {
 	w.note("dry-run %s", p.Version)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tried = nil
+	for i := range p.Manifests {
+		w.tried = append(w.tried, p.Manifests[i].ID.Name)
+	}
 	return nil
 }
 
@@ -202,6 +209,20 @@ func TestTheLoopInstallsThenUpdatesThenKeeps(t *testing.T) {
 			}
 		default:
 			t.Error("the channel has no status")
+		}
+	})
+}
+
+func TestADryRunLeavesOutWhatIsLeftToPeople(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
+		overrides := []Override{{ID: object("b")}}
+		w.Update(1, desired("1.0.0"), overrides, payload.Initializing)
+		synctest.Wait()
+		w.Update(2, desired("1.1.0"), overrides, payload.Updating)
+		synctest.Wait()
+		if want := []string{"a", "d"}; !slices.Equal(world.tried, want) {
+			t.Errorf("tried %q, want %q", world.tried, want)
 		}
 	})
 }
