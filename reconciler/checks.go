@@ -71,14 +71,18 @@ func (c *checks) rollbackTo() string {
 }
 
 // Check implements worker.Preconditions.
-func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payload.Payload, _ worker.Current) ([]precondition.Violation, error) {
+func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payload.Payload, current worker.Current) ([]precondition.Violation, error) {
 	if err := checkHealthRules(target); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	spec := c.spec
 	c.mu.Unlock()
-	f := &precondition.Facts{Target: target, Managed: c.engine.CreatedObjects()}
+	f := &precondition.Facts{Target: target, Unmanaged: map[payload.ObjectID]bool{}, Owners: c.engine.Others(target.Manifests)}
+	for i := range current.Overrides {
+		f.Unmanaged[current.Overrides[i].ID] = true
+	}
+	f.Prunable, f.Managed = c.engine.Prunable()
 	for _, done := range c.store.Release(c.name).Completed {
 		f.Completed = append(f.Completed, done.Version)
 	}
@@ -91,7 +95,7 @@ func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payl
 	}
 	policy := policyOf(&spec)
 	f.Prune, f.MaxPruned = policy.prune, policy.maxFraction
-	if n := len(overridesOf(&spec, c.now())); n > 0 {
+	if n := len(current.Overrides); n > 0 {
 		f.Blockers = append(f.Blockers, precondition.Blocker{
 			Name: "ClusterRelease/" + c.name, Reason: "ClusterReleaseOverrides", Message: fmt.Sprintf("%d objects are unmanaged", n),
 		})
@@ -140,7 +144,7 @@ func (c *checks) cluster(ctx context.Context, f *precondition.Facts) error {
 	f.StoredVersions = map[string][]string{}
 	for i := range f.Target.Manifests {
 		m := &f.Target.Manifests[i]
-		if m.ID.Group != apiextensionsv1.GroupName || m.Delete {
+		if !m.Defines() || f.Unmanaged[m.ID] {
 			continue
 		}
 		var crd apiextensionsv1.CustomResourceDefinition

@@ -18,7 +18,7 @@ func trust() Group {
 			{"Revoked", Person, "the policy revokes the key or the digest", "release anew with a key in use"},
 			{"Expired", Person, "a key or the policy is out of date; what runs goes on", "sign a new version of the policy"},
 			{"BelowFloor", Person, "the version is below the policy's floor for the product", "take a newer release, or lower the floor by a new version of the policy"},
-			{"Rollback", Person, "the version is below what ran here and isn't the release before it", "name it in `spec.rollback.to`; below the mark of a host, only `markReset` in the policy helps"},
+			{"Rollback", Person, "the version is below what ran here and isn't the release before it, or leads back across a minor version", "name it in `spec.rollback.to`; below the mark of a host, only `markReset` in the policy helps"},
 			{"PolicyMissing", Person, "there is no policy, or no rule matches: denied", "pin one at installation, or add a rule for the kind, name and product"},
 			{"PolicyChangeRefused", Person, "the new document isn't a valid successor; the accepted one goes on", "`lockstep trust check NEW --current OLD` says what is missing"},
 			{"RootReplaced", Fine, "the root document was replaced by hand, without its predecessor's signatures", "if nobody of yours did that, treat it as a break-in"},

@@ -42,10 +42,8 @@ func (f *Facts) versions() (current, target semver.Version, ok bool) {
 }
 
 // rollback allows a lower version only if the owner named it, or if it is the
-// one that was level before the current one, within its minor version: a
-// reverted commit is the request. No payload says which Kubernetes it carries,
-// and Kubernetes doesn't go back across a minor version; a patch of the product
-// is what is known not to try (as in OpenShift).
+// one that was level before the current one and doesn't lead back across a
+// minor version: a reverted commit is the request.
 func rollback(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || target.GTE(current) || f.RollbackTo == f.Target.Version {
@@ -55,11 +53,39 @@ func rollback(f *Facts) []Violation {
 		return blocking(Rollback, "%s is older than %s and isn't the release before it (%s); set spec.rollback.to: %s to go back to it",
 			target, current, orNone(preceding), target)
 	}
-	if target.Major != current.Major || target.Minor != current.Minor {
-		return blocking(Rollback, "%s is of another minor version than %s: going back across one may move the API server back, which Kubernetes doesn't support; "+
-			"if this release doesn't, set spec.rollback.to: %s", target, current, target)
+	if why := f.crossesBack(current, target); why != "" {
+		return blocking(Rollback, "%s, and Kubernetes doesn't go back across a minor version; if that is what is wanted all the same, set spec.rollback.to: %s", why, target)
 	}
 	return nil
+}
+
+// crossesBack says why going back to the target would, or might, move the API
+// server to an earlier minor version; "" if it doesn't. Where the payload
+// doesn't say which Kubernetes it carries, the product's own minor version
+// stands for it, as in OpenShift.
+func (f *Facts) crossesBack(current, target semver.Version) string {
+	server, known := f.server()
+	if carried, err := semver.Parse(f.Target.Kubernetes); err == nil && known {
+		if before(carried, server) {
+			return fmt.Sprintf("%s carries Kubernetes %s, and %s runs", target, carried, server)
+		}
+		return ""
+	}
+	if before(target, current) {
+		return fmt.Sprintf("%s is of another minor version than %s and doesn't say which Kubernetes it carries", target, current)
+	}
+	return ""
+}
+
+// before reports whether a is of an earlier minor version than b.
+func before(a, b semver.Version) bool {
+	return a.Major < b.Major || a.Major == b.Major && a.Minor < b.Minor
+}
+
+// server is the version of the API server, if it's known.
+func (f *Facts) server() (semver.Version, bool) {
+	version, err := semver.ParseTolerant(f.APIServer)
+	return version, err == nil
 }
 
 // preceding is the newest completed version besides the current one.
@@ -131,78 +157,82 @@ func versionFloor(f *Facts) []Violation {
 // API server (kubernetes.io, version skew policy).
 const maxKubeletAge = 3
 
+// hostSkew compares the kubelets with the API server as the target would leave
+// it. If the target doesn't say which Kubernetes it carries, what is amiss now
+// is only told: it may be what the target mends.
 func hostSkew(f *Facts) []Violation {
-	server, err := semver.ParseTolerant(f.APIServer)
-	if err != nil {
+	server, known := f.server()
+	if !known {
 		return nil
+	}
+	where, decided := "the API server is", false
+	if f.Target != nil {
+		if carried, err := semver.Parse(f.Target.Kubernetes); err == nil {
+			server, where, decided = carried, "the release's API server is", true
+		}
 	}
 	var newer, older []string
 	for _, node := range slices.Sorted(maps.Keys(f.Kubelets)) {
 		kubelet, err := semver.ParseTolerant(f.Kubelets[node])
 		switch {
 		case err != nil:
-		case kubelet.Major != server.Major || kubelet.Minor > server.Minor:
+		case before(server, kubelet):
 			newer = append(newer, fmt.Sprintf("%s (%s)", node, kubelet))
-		case server.Minor-kubelet.Minor > maxKubeletAge:
+		case server.Major == kubelet.Major && server.Minor-kubelet.Minor > maxKubeletAge:
 			older = append(older, fmt.Sprintf("%s (%s)", node, kubelet))
 		}
 	}
 	var out []Violation
 	if len(newer) > 0 {
-		out = append(out, blocking(HostSkew, "kubelets are newer than the API server (%s): %s", server, named(newer))...)
+		out = append(out, blocking(HostSkew, "kubelets may not be newer than the API server; %s %s, and newer are %s", where, server, named(newer))...)
 	}
 	if len(older) > 0 {
-		out = append(out, blocking(HostSkew, "kubelets are more than %d minor versions older than the API server (%s): %s", maxKubeletAge, server, named(older))...)
+		out = append(out, blocking(HostSkew, "kubelets may be %d minor versions older than the API server; %s %s, and too old for it are %s: bring those hosts along first",
+			maxKubeletAge, where, server, named(older))...)
 	}
 	for i := range out {
-		out[i].Retriable = true
+		out[i].Blocking, out[i].Retriable = decided, true
 	}
 	return out
 }
 
-// apiRemoval names kinds that the server doesn't know and that no definition
-// of the payload brings.
+// apiRemoval names kinds that the server doesn't know and that nothing in the
+// payload brings. Of a kind whose API service comes along nobody knows before
+// that runs.
 func apiRemoval(f *Facts) []Violation {
 	if f.Serves == nil || f.Target == nil {
 		return nil
 	}
-	brought := map[[2]string]bool{}
-	for i := range f.Target.Manifests {
-		if group, kind, ok := definition(&f.Target.Manifests[i]); ok {
-			brought[[2]string{group, kind}] = true
-		}
-	}
+	brought := payload.Brings(f.Target.Manifests, f.Unmanaged)
 	seen := map[string]bool{}
-	var names []string
+	var missing, later []string
 	for i := range f.Target.Manifests {
 		m := &f.Target.Manifests[i]
 		name := m.GVK.GroupVersion().String() + " " + m.GVK.Kind
-		if m.Delete || seen[name] || brought[[2]string{m.GVK.Group, m.GVK.Kind}] {
+		if m.Delete || f.Unmanaged[m.ID] || seen[name] || brought.Served(m.GVK) {
 			continue
 		}
 		seen[name] = true
-		if !f.Serves(m.GVK) {
-			names = append(names, fmt.Sprintf("%s (%s:%d)", name, m.File, m.Line))
+		switch at := fmt.Sprintf("%s (%s:%d)", name, m.File, m.Line); {
+		case brought.Kind(m.GVK.GroupKind()):
+			missing = append(missing, at+", whose definition in the release doesn't serve this version")
+		case f.Serves(m.GVK):
+		case brought.Registered(m.GVK.GroupVersion()):
+			later = append(later, at)
+		default:
+			missing = append(missing, at)
 		}
 	}
-	if len(names) == 0 {
-		return nil
+	var out []Violation
+	if len(missing) > 0 {
+		out = blocking(APIRemoval, "the API server doesn't serve %s, and the release doesn't bring them; install what defines them first, or leave the objects to people by spec.overrides", named(missing))
+		out[0].Retriable = true // What brings them may come from another release.
 	}
-	out := blocking(APIRemoval, "the API server doesn't serve %s, and the release doesn't bring them", named(names))
-	out[0].Retriable = true // What brings them may come from another release.
+	if len(later) > 0 {
+		out = append(out, blocking(APIRemoval, "the API server doesn't serve %s yet; whether the API service in the release will is seen when it runs", named(later))...)
+		out[len(out)-1].Blocking = false
+	}
 	return out
-}
-
-// definition returns what a CustomResourceDefinition defines.
-func definition(m *payload.Manifest) (group, kind string, ok bool) {
-	if m.ID.Group != "apiextensions.k8s.io" || m.Delete {
-		return "", "", false
-	}
-	spec, _ := m.Object.Object["spec"].(map[string]any)
-	names, _ := spec["names"].(map[string]any)
-	group, _ = spec["group"].(string)
-	kind, _ = names["kind"].(string)
-	return group, kind, kind != ""
 }
 
 // storedVersions finds definitions that drop a version in which objects are
@@ -215,10 +245,10 @@ func storedVersions(f *Facts) []Violation {
 	for i := range f.Target.Manifests {
 		m := &f.Target.Manifests[i]
 		stored := f.StoredVersions[m.ID.Name]
-		if _, _, ok := definition(m); !ok || len(stored) == 0 {
+		if !m.Defines() || f.Unmanaged[m.ID] || len(stored) == 0 {
 			continue
 		}
-		kept := declaredVersions(m)
+		kept := m.DefinedVersions()
 		for _, version := range stored {
 			if !slices.Contains(kept, version) {
 				names = append(names, fmt.Sprintf("%s drops %s", m.ID.Name, version))
@@ -231,23 +261,12 @@ func storedVersions(f *Facts) []Violation {
 	return blocking(StoredVersions, "objects are still stored in versions that the release drops: %s; migrate them and remove the versions from status.storedVersions", named(names))
 }
 
-func declaredVersions(m *payload.Manifest) []string {
-	spec, _ := m.Object.Object["spec"].(map[string]any)
-	list, _ := spec["versions"].([]any)
-	var out []string
-	for _, entry := range list {
-		version, _ := entry.(map[string]any)
-		if name, ok := version["name"].(string); ok {
-			out = append(out, name)
-		}
-	}
-	return out
-}
-
 func ownedByOther(f *Facts) []Violation {
 	var names []string
 	for _, id := range slices.SortedFunc(maps.Keys(f.Owners), payload.ObjectID.Compare) {
-		names = append(names, fmt.Sprintf("%s (%s)", id, f.Owners[id]))
+		if !f.Unmanaged[id] {
+			names = append(names, fmt.Sprintf("%s (%s)", id, f.Owners[id]))
+		}
 	}
 	if len(names) == 0 {
 		return nil
@@ -255,13 +274,10 @@ func ownedByOther(f *Facts) []Violation {
 	return blocking(OwnedByOther, "objects belong to another set: %s; remove them there, or hand them over with lockstep.dev/adopt-from", named(names))
 }
 
-// alwaysPruned is how many objects may go whatever the fraction, so that a
-// small release can lose one of its few; reconciler/apply has the same number.
-const alwaysPruned = 5
-
-// pruneGuard holds back a release that would delete much of what there is.
+// pruneGuard holds back a release that would delete much of what there is; the
+// engine refuses by the same rule.
 func pruneGuard(f *Facts) []Violation {
-	if !f.Prune || f.Target == nil || len(f.Managed) == 0 {
+	if !f.Prune || f.Target == nil {
 		return nil
 	}
 	kept := make(map[payload.ObjectID]bool, len(f.Target.Manifests))
@@ -269,17 +285,33 @@ func pruneGuard(f *Facts) []Violation {
 		kept[f.Target.Manifests[i].ID] = true
 	}
 	var names []string
-	for _, id := range f.Managed {
+	for _, id := range f.Prunable {
 		if !kept[id] {
 			names = append(names, id.String())
 		}
 	}
-	const all = 100
-	if len(names) <= alwaysPruned || len(names)*all <= f.MaxPruned*len(f.Managed) {
+	allowed, ok := payload.MayPrune(payload.Leaving{Deleted: len(names), Kept: len(kept), Total: f.Managed}, f.MaxPruned)
+	switch {
+	case ok:
+		return nil
+	case len(kept) == 0:
+		return blocking(PruneGuard, "the release has no objects, and %d are managed; to delete them all, delete the ClusterRelease with deletionPolicy: Prune", f.Managed)
+	default:
+		return blocking(PruneGuard, "%d of %d objects would be deleted, and %d %% allow %d: %s; raise spec.prune.maxFraction if that is meant",
+			len(names), f.Managed, f.MaxPruned, allowed, named(names))
+	}
+}
+
+// recommendedUpdate warns of an update that whoever made the release doesn't
+// name among those that it was made for.
+func recommendedUpdate(f *Facts) []Violation {
+	current, target, ok := f.versions()
+	if !ok || target.LTE(current) || len(f.Target.Previous) == 0 || slices.Contains(f.Target.Previous, f.Current) {
 		return nil
 	}
-	return blocking(PruneGuard, "%d of %d objects would be deleted, more than %d %%: %s; raise spec.prune.maxFraction if that is meant",
-		len(names), len(f.Managed), f.MaxPruned, named(names))
+	out := blocking(RecommendedUpdate, "%s isn't among the versions that %s names as its predecessors (%s)", current, target, named(f.Target.Previous))
+	out[0].Blocking = false
+	return out
 }
 
 // unpinnedImage warns of container images that a tag names: what runs may

@@ -40,8 +40,13 @@ type Facts struct {
 	// Owners are the owners of those objects of Target that belong to another
 	// live set.
 	Owners map[payload.ObjectID]string
-	// Managed are the objects of the current inventory.
-	Managed []payload.ObjectID
+	// Unmanaged are the objects that overrides leave to people: the release
+	// doesn't touch them, whatever it says of them.
+	Unmanaged map[payload.ObjectID]bool
+	// Managed is the size of the current inventory, and Prunable are those
+	// objects of it that are deleted if they leave.
+	Managed  int
+	Prunable []payload.ObjectID
 	// Prune says that what leaves the payload will be deleted, and
 	// MaxPruned what part of Managed may be, in percent.
 	Prune     bool
@@ -60,16 +65,17 @@ type check func(f *Facts) []Violation
 // checks are all of them, in the order in which people see the violations.
 func checks() []check {
 	return []check{
-		rollback,       // never back but to where one came from, or where one was told to go
-		giantHop,       // one minor at a time
-		upgradeable,    // nothing objects
-		versionFloor,   // not below what the policy accepts
-		hostSkew,       // no kubelet is newer than the API server, or too old
-		apiRemoval,     // every kind is served or comes along
-		storedVersions, // no definition drops a version that is stored
-		ownedByOther,   // no object is another set's
-		pruneGuard,     // not too much would go
-		unpinnedImage,  // images are named by digest
+		rollback,          // never back but to where one came from, or where one was told to go
+		giantHop,          // one minor at a time, and from the release's minimum on
+		upgradeable,       // nothing objects
+		recommendedUpdate, // the release was made for an update from here
+		versionFloor,      // not below what the policy accepts
+		hostSkew,          // no kubelet will be newer than the API server, or too old
+		apiRemoval,        // every kind is served or comes along
+		storedVersions,    // no definition drops a version that is stored
+		ownedByOther,      // no object is another set's
+		pruneGuard,        // not too much would go
+		unpinnedImage,     // images are named by digest
 	}
 }
 

@@ -29,16 +29,17 @@ type Violation struct {
 
 // The names of the checks.
 const (
-	Rollback       = "Rollback"
-	GiantHop       = "GiantHop"
-	Upgradeable    = "Upgradeable"
-	VersionFloor   = "VersionFloor"
-	HostSkew       = "HostSkew"
-	APIRemoval     = "APIRemoval"
-	StoredVersions = "StoredVersions"
-	OwnedByOther   = "OwnedByOther"
-	PruneGuard     = "PruneGuard"
-	UnpinnedImage  = "UnpinnedImage"
+	Rollback          = "Rollback"
+	GiantHop          = "GiantHop"
+	Upgradeable       = "Upgradeable"
+	RecommendedUpdate = "RecommendedUpdate"
+	VersionFloor      = "VersionFloor"
+	HostSkew          = "HostSkew"
+	APIRemoval        = "APIRemoval"
+	StoredVersions    = "StoredVersions"
+	OwnedByOther      = "OwnedByOther"
+	PruneGuard        = "PruneGuard"
+	UnpinnedImage     = "UnpinnedImage"
 )
 
 // Blocks reports whether a violation holds the update back.

@@ -10,20 +10,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// CreatedObjects returns the objects of the inventory that this set made, which
-// are those that a prune may delete, in the order of their identities.
-func (e *Engine) CreatedObjects() []payload.ObjectID {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	var out []payload.ObjectID
-	for id, it := range e.items {
-		if it.shard != noShard && it.entry.Created {
-			out = append(out, id)
+// Prunable returns the objects of the inventory that a prune may delete once
+// they leave the set, in the order of their identities, and the size of the
+// inventory. The rest of it would stay in the cluster.
+func (e *Engine) Prunable() (ids []payload.ObjectID, total int) {
+	all, total := e.leaving(nil)
+	for _, en := range e.deletable(all) {
+		ids = append(ids, en.id())
+	}
+	slices.SortFunc(ids, payload.ObjectID.Compare)
+	return ids, total
+}
+
+// deletable returns the entries that the inventory itself lets be deleted.
+func (e *Engine) deletable(entries []entry) []entry {
+	var out []entry
+	for _, en := range entries {
+		if e.keepsAnyway(en) == "" {
+			out = append(out, en)
 		}
 	}
-	slices.SortFunc(out, payload.ObjectID.Compare)
 	return out
 }
 
@@ -42,4 +51,21 @@ func madeBy(o *metav1.PartialObjectMetadata, manager string) bool {
 		return age >= 0 && age <= time.Second
 	}
 	return false
+}
+
+// Others returns the owners of those objects of the manifests that belong to
+// another set of this process, but for what that set hands over. It asks
+// nobody: what other tools have is found when an object is tried.
+func (e *Engine) Others(manifests []payload.Manifest) map[payload.ObjectID]string {
+	s := e.cfg.Shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[payload.ObjectID]string{}
+	for i := range manifests {
+		m := &manifests[i]
+		if owner := s.owners[m.ID]; owner != "" && owner != e.cfg.Owner && adoptFrom(m) != live.ManagerPrefix+owner {
+			out[m.ID] = owner
+		}
+	}
+	return out
 }

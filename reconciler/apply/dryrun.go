@@ -13,8 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
@@ -81,31 +79,30 @@ func (e *Engine) isLevel(ctx context.Context, m *payload.Manifest) (bool, error)
 
 // future is what a payload brings that others of its objects need.
 type future struct {
-	kinds      map[schema.GroupKind]bool
+	payload.Brought
 	namespaces map[string]bool
 }
 
 func foreseen(manifests []payload.Manifest) future {
-	f := future{kinds: map[schema.GroupKind]bool{}, namespaces: map[string]bool{}}
+	f := future{Brought: payload.Brings(manifests, nil), namespaces: map[string]bool{}}
 	for i := range manifests {
-		m := &manifests[i]
-		switch {
-		case m.Delete:
-		case m.ID.Group == "apiextensions.k8s.io" && m.ID.Kind == "CustomResourceDefinition":
-			group, _, _ := unstructured.NestedString(m.Object.Object, "spec", "group")
-			kind, _, _ := unstructured.NestedString(m.Object.Object, "spec", "names", "kind")
-			f.kinds[schema.GroupKind{Group: group, Kind: kind}] = true
-		case m.ID.Group == "" && m.ID.Kind == "Namespace":
+		if m := &manifests[i]; !m.Delete && m.ID.Group == "" && m.ID.Kind == "Namespace" {
 			f.namespaces[m.ID.Name] = true
 		}
 	}
 	return f
 }
 
+// kind reports whether the payload brings the manifest's kind, or a server that
+// may serve it.
+func (f future) kind(m *payload.Manifest) bool {
+	return f.Kind(m.GVK.GroupKind()) || f.Registered(m.GVK.GroupVersion())
+}
+
 func (e *Engine) tryOne(ctx context.Context, m *payload.Manifest, coming future) error {
 	t, err := e.tryLocate(m)
 	if err != nil {
-		if live.IsNoMatch(err) && coming.kinds[m.GVK.GroupKind()] {
+		if live.IsNoMatch(err) && coming.kind(m) {
 			return nil
 		}
 		return classify(m.ID, err)
@@ -176,7 +173,7 @@ func tolerable(refused *Error, m *payload.Manifest, coming future) bool {
 	case ReasonNamespaceMissing:
 		return coming.namespaces[m.ID.Namespace]
 	case ReasonTypeMissing:
-		return coming.kinds[m.GVK.GroupKind()]
+		return coming.kind(m)
 	case ReasonFieldImmutable:
 		return m.Replace || m.ID.Group == "batch" && m.ID.Kind == "Job"
 	case ReasonWebhookFailed:

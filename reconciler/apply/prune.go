@@ -19,11 +19,9 @@ import (
 
 // PruneOptions guard a prune.
 type PruneOptions struct {
-	// MaxFraction is the percentage of the inventory that may go at once.
+	// MaxFraction is the percentage of the inventory that may be deleted at
+	// once, by the rule of payload.MayPrune.
 	MaxFraction int
-	// MinAllowed is a number of objects that may go whatever the fraction;
-	// the default is 5, so that a small set can lose one of its few objects.
-	MinAllowed int
 	// All lifts the guards for the deletion of the whole set by its
 	// deletionPolicy.
 	All bool
@@ -57,7 +55,7 @@ func (e *Engine) Prune(ctx context.Context, keep map[payload.ObjectID]bool, opts
 	if len(gone) == 0 {
 		return result, nil
 	}
-	if err := guard(len(gone), total, opts); err != nil {
+	if err := guard(payload.Leaving{Deleted: len(e.deletable(gone)), Kept: total - len(gone), Total: total}, opts); err != nil {
 		return result, err
 	}
 	e.markLeaving(gone)
@@ -146,27 +144,19 @@ func levels(sorted []entry) func(yield func([]entry) bool) {
 }
 
 // guard refuses to prune more than a release may plausibly drop.
-func guard(gone, total int, opts PruneOptions) error {
-	if opts.All {
+func guard(l payload.Leaving, opts PruneOptions) error {
+	allowed, ok := payload.MayPrune(l, opts.MaxFraction)
+	switch {
+	case ok || opts.All:
 		return nil
-	}
-	floor := opts.MinAllowed
-	if floor == 0 {
-		floor = 5
-	}
-	if opts.MaxFraction == 0 {
-		floor = 0
-	}
-	if gone == total {
+	case l.Kept == 0:
 		return permanent(payload.ObjectID{}, ReasonPruneGuard,
-			"the release would delete all %d objects of the set; to delete the set, delete its ClusterRelease with deletionPolicy: Prune", total)
-	}
-	if allowed := max(floor, total*opts.MaxFraction/100); gone > allowed {
+			"the release would delete all %d objects of the set; to delete the set, delete its ClusterRelease with deletionPolicy: Prune", l.Deleted)
+	default:
 		return permanent(payload.ObjectID{}, ReasonPruneGuard,
 			"the release would delete %d of %d objects; %d%% allow %d: raise spec.prune.maxFraction if that's meant",
-			gone, total, opts.MaxFraction, allowed)
+			l.Deleted, l.Total, opts.MaxFraction, allowed)
 	}
-	return nil
 }
 
 // pruneLevel deletes one group, then waits for it.

@@ -1,0 +1,77 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/lockstep-dev/lockstep/payload"
+)
+
+func object(t *testing.T, apiVersion, kind, name string, annotations map[string]string) payload.Manifest {
+	t.Helper()
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name}}}
+	u.SetAnnotations(annotations)
+	m, err := payload.NewManifest(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestPrunableIsWhatAPruneWouldDelete(t *testing.T) {
+	role := func(name string) payload.ObjectID {
+		return payload.ObjectID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name}
+	}
+	e := &Engine{cfg: Config{Namespace: ownNamespace}, items: map[payload.ObjectID]*item{}}
+	add := func(id payload.ObjectID, change func(*item)) {
+		it := &item{id: id, entry: entry{Group: id.Group, Version: "v1", Kind: id.Kind, Name: id.Name, UID: "u", Created: true}}
+		change(it)
+		e.items[id] = it
+	}
+	add(role("made"), func(*item) {})
+	add(role("found"), func(it *item) { it.entry.Created = false })
+	add(role("never-applied"), func(it *item) { it.entry.UID = "" })
+	add(role("not-in-the-inventory"), func(it *item) { it.shard = noShard })
+	add(payload.ObjectID{Kind: "Namespace", Name: "default"}, func(*item) {})
+	add(payload.ObjectID{Kind: "Namespace", Name: "web"}, func(*item) {})
+	ids, total := e.Prunable()
+	if diff := cmp.Diff([]payload.ObjectID{role("made")}, ids); diff != "" || total != 5 {
+		t.Errorf("of %d, want 5 (-want +got):\n%s", total, diff)
+	}
+}
+
+func TestOthersNamesTheSetsThatHaveTheObjects(t *testing.T) {
+	shared := NewShared(1)
+	e := &Engine{cfg: Config{Owner: "clusterrelease/site", Shared: shared}}
+	adopt := map[string]string{payload.AnnotationAdoptFrom: "clusterrelease/platform"}
+	ms := []payload.Manifest{
+		object(t, "v1", "Namespace", "theirs", nil), object(t, "v1", "Namespace", "ours", nil),
+		object(t, "v1", "Namespace", "nobodys", nil), object(t, "v1", "Namespace", "handed-over", adopt),
+	}
+	for i, owner := range []string{"clusterrelease/platform", "clusterrelease/site", "", "clusterrelease/platform"} {
+		if owner != "" {
+			shared.claim(ms[i].ID, owner)
+		}
+	}
+	if diff := cmp.Diff(map[payload.ObjectID]string{ms[0].ID: "clusterrelease/platform"}, e.Others(ms)); diff != "" {
+		t.Errorf("others (-want +got):\n%s", diff)
+	}
+}
+
+func TestADryRunForeseesTheKindsOfAnAPIServiceThatComesAlong(t *testing.T) {
+	service := object(t, "apiregistration.k8s.io/v1", "APIService", "v1.example.com", nil)
+	service.Object.Object["spec"] = map[string]any{"group": "example.com", "version": "v1"}
+	coming := foreseen([]payload.Manifest{service})
+	for apiVersion, want := range map[string]bool{"example.com/v1": true, "example.com/v2": false, "other.com/v1": false} {
+		m := object(t, apiVersion, "Widget", "w", nil)
+		refused := permanent(m.ID, ReasonTypeMissing, "no matches for kind")
+		if got := coming.kind(&m) && tolerable(refused, &m, coming); got != want {
+			t.Errorf("a %s Widget is foreseen: %t, want %t", apiVersion, got, want)
+		}
+	}
+}
