@@ -36,6 +36,7 @@ type checks struct {
 	policy    func() *trust.Document
 	live      *live.Cache
 	reader    client.Reader
+	cached    client.Reader
 	discovery discovery.ServerVersionInterface
 	now       func() time.Time
 
@@ -100,6 +101,11 @@ func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payl
 			Name: "ClusterRelease/" + c.name, Reason: "ClusterReleaseOverrides", Message: fmt.Sprintf("%d objects are unmanaged", n),
 		})
 	}
+	others, err := c.blockers(ctx, current.Accepted, target)
+	if err != nil {
+		return nil, err
+	}
+	f.Blockers = append(f.Blockers, others...)
 	if err := c.cluster(ctx, f); err != nil {
 		return nil, err
 	}

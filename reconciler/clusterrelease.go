@@ -58,6 +58,13 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	if rt != nil {
 		w := rt.worker.Status()
 		facts.Yielded = rt.yielded()
+		blockers, err := rt.checks.blockers(ctx, rt.worker.Accepted())
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		for _, b := range blockers {
+			facts.Objections = append(facts.Objections, status.Objection(b))
+		}
 		// A worker that wasn't asked for anything yet, since something holds the
 		// release, knows less than the status says.
 		if !w.Desired.Empty() {

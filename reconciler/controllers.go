@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -179,6 +180,7 @@ func (o *Operator) addReleases() error {
 	return o.build("clusterrelease", &v1alpha1.ClusterRelease{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrent}).
 		Watches(&v1alpha1.ClusterRelease{}, dependents).
+		Watches(&v1alpha1.NodeOS{}, o.all(&v1alpha1.ClusterReleaseList{}), builder.WithPredicates(poolHalted())).
 		WatchesRawSource(wakeups(o.releases.changed, func(_ context.Context, name string) []reconcile.Request {
 			return []reconcile.Request{named(name)}
 		})).
@@ -186,6 +188,21 @@ func (o *Operator) addReleases() error {
 			return o.everyOne(ctx, &v1alpha1.ClusterReleaseList{})
 		})).
 		Complete(o.quiet(r))
+}
+
+// poolHalted is a pool that is halted, or goes on: both change what speaks
+// against an upgrade.
+func poolHalted() predicate.Predicate {
+	halted := func(obj client.Object) bool {
+		pool, ok := obj.(*v1alpha1.NodeOS)
+		return ok && meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionHalted)
+	}
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return halted(e.ObjectOld) != halted(e.ObjectNew) },
+		DeleteFunc:  func(e event.DeleteEvent) bool { return halted(e.Object) },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
 }
 
 func (o *Operator) addHosts() error {

@@ -46,8 +46,10 @@ type releases struct {
 	shared *applyShared
 	health *health.Checker
 	gauges *releaseMetrics
-	// reader reads from the API server, discovery asks for its version.
+	// reader reads from the API server, cached our kinds and Nodes from the
+	// watches; discovery asks for the server's version.
 	reader    client.Reader
+	cached    client.Reader
 	discovery discovery.ServerVersionInterface
 	log       logr.Logger
 	// changed wakes the controller of the release with that name.
@@ -111,7 +113,7 @@ func newReleases(o *Operator, images *imageAccess, shared *applyShared, checker 
 	return &releases{
 		opts: o.opts, store: o.base.store, ledger: ledger.NewStore(stored), maps: stored,
 		images: images, shared: shared, health: checker, gauges: o.base.gauges, log: o.opts.Log.WithName("release"),
-		reader: o.manager.GetAPIReader(), discovery: o.kube.Discovery(),
+		reader: o.manager.GetAPIReader(), cached: o.base.client, discovery: o.kube.Discovery(),
 		changed: make(chan event.TypedGenericEvent[string], 64), byName: map[string]*releaseRuntime{},
 		ready: o.ready,
 	}
@@ -267,8 +269,8 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 	rt.retriever.mark = r.mark
 	rt.retriever.held = func() held { return r.held(rt) }
 	rt.checks = &checks{
-		name: name, engine: engine, store: r.store, policy: r.policy, live: r.shared.live, reader: r.reader, discovery: r.discovery,
-		now: r.opts.Now, spec: *obj.Spec.DeepCopy(),
+		name: name, engine: engine, store: r.store, policy: r.policy, live: r.shared.live, reader: r.reader, cached: r.cached,
+		discovery: r.discovery, now: r.opts.Now, spec: *obj.Spec.DeepCopy(),
 	}
 	rt.worker, err = worker.New(worker.Config{
 		Retriever: rt.retriever, Preconditions: rt.checks, Builder: rt.builder, Reporter: reporter{r, name},

@@ -45,7 +45,7 @@ func newReleasesOf(b *bench) *releases {
 	})
 	return &releases{
 		opts: opts, store: b.store, ledger: ledger.NewStore(b.maps), maps: b.kube.CoreV1().ConfigMaps(v1alpha1.Namespace),
-		shared: shared, gauges: b.gauges, log: opts.Log, reader: b.live, discovery: b.kube.Discovery(),
+		shared: shared, gauges: b.gauges, log: opts.Log, reader: b.live, cached: b.live, discovery: b.kube.Discovery(),
 		changed: make(chan event.TypedGenericEvent[string], 64), byName: map[string]*releaseRuntime{}, ready: b.ready,
 	}
 }

@@ -128,17 +128,45 @@ func giantHop(f *Facts) []Violation {
 // patches it is a warning.
 func upgradeable(f *Facts) []Violation {
 	current, target, ok := f.versions()
-	if !ok || len(f.Blockers) == 0 || target.LTE(current) {
+	if !ok || target.LTE(current) {
 		return nil
 	}
+	patch := target.Major == current.Major && target.Minor == current.Minor
 	var names []string
 	for _, b := range f.Blockers {
 		names = append(names, fmt.Sprintf("%s (%s: %s)", b.Name, b.Reason, b.Message))
 	}
-	out := blocking(Upgradeable, "%s can't be upgraded now", named(names))
-	out[0].Blocking = target.Major != current.Major || target.Minor != current.Minor
+	if !patch {
+		names = append(names, f.lagging()...)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	out := blocking(Upgradeable, "%s can't be upgraded now: %s", current, named(names))
+	out[0].Blocking = !patch
 	out[0].Retriable = true
 	return out
+}
+
+// lagging says that hosts have kubelets as old as the API server allows, if the
+// target may raise that: it doesn't say which Kubernetes it carries, and is no
+// patch.
+func (f *Facts) lagging() []string {
+	server, known := f.server()
+	if !known || f.Target.Kubernetes != "" {
+		return nil
+	}
+	var nodes []string
+	for _, node := range slices.Sorted(maps.Keys(f.Kubelets)) {
+		kubelet, err := semver.ParseTolerant(f.Kubelets[node])
+		if err == nil && kubelet.Major == server.Major && kubelet.Minor+maxKubeletAge <= server.Minor {
+			nodes = append(nodes, fmt.Sprintf("%s (%s)", node, kubelet))
+		}
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("hosts with kubelets that are too old for a newer API server than %s: %s; update them by a patch or by their NodeOS first", server, named(nodes))}
 }
 
 func versionFloor(f *Facts) []Violation {

@@ -69,3 +69,19 @@ func (e *Engine) Others(manifests []payload.Manifest) map[payload.ObjectID]strin
 	}
 	return out
 }
+
+// Deleting returns the objects that are to go and aren't gone, as the watches
+// show them: those that left the set, and those of delete manifests.
+func (e *Engine) Deleting() []payload.ObjectID {
+	e.mu.RLock()
+	var going []payload.ObjectID
+	for id, it := range e.items {
+		if it.leaving || it.shard == noShard {
+			going = append(going, id)
+		}
+	}
+	e.mu.RUnlock() // The cache asks us what we have while it is locked.
+	going = slices.DeleteFunc(going, func(id payload.ObjectID) bool { return e.cfg.Live.Get(id).State != live.Present })
+	slices.SortFunc(going, payload.ObjectID.Compare)
+	return going
+}

@@ -263,6 +263,9 @@ func TestUnconfirmedDeletionStaysInTheInventory(t *testing.T) {
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "example.com/hold") {
 		t.Fatalf("err = %v, want one that names the finalizer", err)
 	}
+	if !slices.Contains(r.engine.Deleting(), ms[5].ID) {
+		t.Errorf("being deleted: %v, want %s among them", r.engine.Deleting(), ms[5].ID)
+	}
 	if !slices.Contains(result.Pending, ms[5].ID) || !r.exists(ms[4].ID) {
 		t.Errorf("%+v, want the Secret pending and what is below untouched", result)
 	}

@@ -73,3 +73,28 @@ func TestAnEditThatIsBeingPutBackIsNotStalled(t *testing.T) {
 		}
 	}
 }
+
+func TestUpgradeableNamesAllThatObjects(t *testing.T) {
+	unmanaged := spec("1.1.0", imageA)
+	unmanaged.Overrides = []v1alpha1.Override{{Kind: "Deployment", Name: "api", Unmanaged: true}}
+	etcd := Objection{"ClusterOperator/etcd", "EtcdDegraded", "a member is down"}
+	for name, tc := range map[string]struct {
+		facts           ReleaseFacts
+		status          metav1.ConditionStatus
+		reason, message string
+	}{
+		"nothing": {ReleaseFacts{Spec: spec("1.1.0", imageA)}, metav1.ConditionTrue, ReasonAsExpected, "nothing holds updates back"},
+		"one":     {ReleaseFacts{Spec: spec("1.1.0", imageA), Objections: []Objection{etcd}}, metav1.ConditionFalse, "EtcdDegraded", "ClusterOperator/etcd: a member is down"},
+		"two": {
+			ReleaseFacts{Spec: unmanaged, Objections: []Objection{etcd}}, metav1.ConditionFalse, ReasonMultiple,
+			"1 objects are unmanaged by overrides; a new minor version may not fit them; ClusterOperator/etcd: a member is down",
+		},
+	} {
+		tc.facts.Worker, tc.facts.Now = level("1.1.0", imageA), start
+		got := Release(v1alpha1.ClusterReleaseStatus{}, tc.facts)
+		c := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionUpgradeable)
+		if c.Status != tc.status || c.Reason != tc.reason || c.Message != tc.message {
+			t.Errorf("%s: Upgradeable=%s %s: %s", name, c.Status, c.Reason, c.Message)
+		}
+	}
+}

@@ -27,6 +27,7 @@ const (
 	ReasonNotFromSource = "NotFromSource"
 	ReasonNoRelease     = "NoRelease"
 	ReasonOverrides     = "ClusterReleaseOverrides"
+	ReasonMultiple      = "MultipleReasons"
 	ReasonAccepted      = "PayloadLoaded"
 	ReasonVerified      = "Verified"
 	ReasonYielded       = "FieldYielded"
@@ -45,12 +46,21 @@ type ReleaseFacts struct {
 	Held HeldBy
 	// Waiting says for which other release this one waits, "" for none.
 	Waiting string
+	// Objections are what in the cluster speaks against an upgrade, besides
+	// the overrides.
+	Objections []Objection
 	// Insecure are the development doors that are open.
 	Insecure []string
 	// Yielded are fields that were left to other controllers, one line each.
 	Yielded []string
 	// Now is the time of the observation.
 	Now time.Time
+}
+
+// Objection is a part of the cluster that speaks against an upgrade.
+type Objection struct {
+	// Name is the object; Reason and Message are its own.
+	Name, Reason, Message string
 }
 
 // HeldBy says what holds an object, and in which words.
@@ -304,6 +314,8 @@ func led(word, message string) string {
 	return word + ": " + message
 }
 
+// upgradeable says whether a new minor version would be held back, whichever
+// it is.
 func upgradeable(f ReleaseFacts) Condition {
 	n := 0
 	for _, o := range f.Spec.Overrides {
@@ -311,13 +323,25 @@ func upgradeable(f ReleaseFacts) Condition {
 			n++
 		}
 	}
-	if n > 0 {
-		return Condition{
-			v1alpha1.ConditionUpgradeable, metav1.ConditionFalse, ReasonOverrides,
-			fmt.Sprintf("%d objects are unmanaged by overrides; a new minor version may not fit them", n),
+	c := Condition{v1alpha1.ConditionUpgradeable, metav1.ConditionTrue, ReasonAsExpected, "nothing holds updates back"}
+	var texts []string
+	object := func(reason, text string) {
+		if c.Status == metav1.ConditionFalse && c.Reason != reason {
+			reason = ReasonMultiple
 		}
+		c.Status, c.Reason = metav1.ConditionFalse, reason
+		texts = append(texts, text)
 	}
-	return Condition{v1alpha1.ConditionUpgradeable, metav1.ConditionTrue, ReasonAsExpected, "nothing holds updates back"}
+	if n > 0 {
+		object(ReasonOverrides, fmt.Sprintf("%d objects are unmanaged by overrides; a new minor version may not fit them", n))
+	}
+	for _, o := range f.Objections {
+		object(o.Reason, led(o.Name, o.Message))
+	}
+	if len(texts) > 0 {
+		c.Message = strings.Join(texts, "; ")
+	}
+	return c
 }
 
 func yielded(f ReleaseFacts) Condition {

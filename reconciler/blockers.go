@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/precondition"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+)
+
+// Reasons of what speaks against an upgrade; those of ClusterOperators and
+// pools are their own.
+const (
+	reasonDeletionInProgress = "ResourceDeletionInProgress"
+	reasonNotUpgradeable     = "NotUpgradeable"
+)
+
+// maxBlockers bounds what is gathered of one kind.
+const maxBlockers = 20
+
+// blockers are what in the cluster speaks against an upgrade, besides the
+// overrides: ClusterOperators of the payloads that say so, deletions that
+// aren't over, pools of hosts that are halted. It is read from the watches.
+func (c *checks) blockers(ctx context.Context, payloads ...*payload.Payload) ([]precondition.Blocker, error) {
+	out := c.operators(payloads)
+	if dying := c.engine.Deleting(); len(dying) > 0 {
+		out = append(out, precondition.Blocker{
+			Name: "ClusterRelease/" + c.name, Reason: reasonDeletionInProgress,
+			Message: fmt.Sprintf("%d objects that are to go aren't gone yet, %s for one", len(dying), dying[0]),
+		})
+	}
+	pools, err := haltedPools(ctx, c.cached)
+	return append(out, pools...), err
+}
+
+// operators are the ClusterOperators of the payloads that say Upgradeable=False.
+func (c *checks) operators(payloads []*payload.Payload) []precondition.Blocker {
+	var out []precondition.Blocker
+	seen := map[payload.ObjectID]bool{}
+	for _, p := range payloads {
+		if p == nil {
+			continue
+		}
+		for i := range p.Manifests {
+			id := p.Manifests[i].ID
+			if id.Group != "config.openshift.io" || id.Kind != "ClusterOperator" || seen[id] || len(out) == maxBlockers {
+				continue
+			}
+			seen[id] = true
+			if v := c.live.Get(id); v.State == live.Present && v.Object.Body != nil {
+				out = append(out, notUpgradeable(v.Object.Body)...)
+			}
+		}
+	}
+	return out
+}
+
+// notUpgradeable reads the condition Upgradeable of a ClusterOperator; what it
+// doesn't say is no objection.
+func notUpgradeable(operator *unstructured.Unstructured) []precondition.Blocker {
+	status, _ := operator.Object["status"].(map[string]any)
+	list, _ := status["conditions"].([]any)
+	for _, entry := range list {
+		c, _ := entry.(map[string]any)
+		if c["type"] != v1alpha1.ConditionUpgradeable || c["status"] != "False" {
+			continue
+		}
+		reason, _ := c["reason"].(string)
+		message, _ := c["message"].(string)
+		if reason == "" {
+			reason = reasonNotUpgradeable
+		}
+		return []precondition.Blocker{{
+			Name: "ClusterOperator/" + operator.GetName(), Reason: foreign.Clip(reason, 64), Message: foreign.Clip(message, 256),
+		}}
+	}
+	return nil
+}
+
+// haltedPools are the pools whose hosts failed: a release that needs newer
+// hosts can't count on them.
+func haltedPools(ctx context.Context, reader client.Reader) ([]precondition.Blocker, error) {
+	var list v1alpha1.NodeOSList
+	if err := reader.List(ctx, &list, client.InNamespace(v1alpha1.Namespace)); err != nil {
+		return nil, fmt.Errorf("list the pools of hosts: %w", err)
+	}
+	var out []precondition.Blocker
+	for i := range list.Items {
+		halted := meta.FindStatusCondition(list.Items[i].Status.Conditions, v1alpha1.ConditionHalted)
+		if halted != nil && halted.Status == "True" && len(out) < maxBlockers {
+			out = append(out, precondition.Blocker{
+				Name: "NodeOS/" + list.Items[i].Name, Reason: halted.Reason, Message: foreign.Clip(halted.Message, 256),
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b precondition.Blocker) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
