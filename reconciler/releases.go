@@ -297,7 +297,7 @@ func (rt *releaseRuntime) close() {
 // held is what of a release is managed now. It is asked for at each load: the
 // desired release may follow a restored one at once.
 func (r *releases) held(rt *releaseRuntime) held {
-	return held{accepted: rt.worker.Accepted(), enabled: r.store.Release(rt.name).Capabilities, made: rt.engine.CreatedObjects()}
+	return held{accepted: rt.worker.Accepted(), enabled: r.store.Release(rt.name).Capabilities, made: rt.engine.Made()}
 }
 
 // launch starts the goroutines of a runtime; it reports false at the end of the

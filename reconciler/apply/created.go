@@ -25,6 +25,20 @@ func (e *Engine) Prunable() (ids []payload.ObjectID, total int) {
 	return ids, total
 }
 
+// Made returns the objects of the inventory that the set made itself, in the
+// order of their identities.
+func (e *Engine) Made() []payload.ObjectID {
+	all, _ := e.leaving(nil)
+	var ids []payload.ObjectID
+	for _, en := range all {
+		if en.Created {
+			ids = append(ids, en.id())
+		}
+	}
+	slices.SortFunc(ids, payload.ObjectID.Compare)
+	return ids
+}
+
 // deletable returns the entries that the inventory itself lets be deleted.
 func (e *Engine) deletable(entries []entry) []entry {
 	var out []entry

@@ -133,9 +133,14 @@ type loading struct {
 	target Desired
 	// restoring says that target isn't what is desired but what was accepted
 	// before this process began.
-	restoring  bool
-	step       Step
-	failure    *UpdateError
+	restoring bool
+	step      Step
+	failure   *UpdateError
+	// checked says that preconditions are evaluated; verified and evidence are
+	// those of what was retrieved.
+	checked    bool
+	verified   bool
+	evidence   []string
 	violations []precondition.Violation
 	attempt    int
 	retryAt    time.Time

@@ -46,6 +46,7 @@ func (c *core) startLoad(now time.Time) []action {
 	// comparing it with nothing would only fail them.
 	level := c.accepted == nil && c.state == payload.Reconciling
 	check := !l.restoring && !level && !c.restore.Accepted.Same(l.target)
+	l.checked = check
 	current := Current{Overrides: c.overrides}
 	if c.accepted != nil {
 		current.Accepted = c.accepted.payload
@@ -69,6 +70,7 @@ func (c *core) loaded(e loaded, now time.Time) []action {
 		return nil
 	}
 	c.load.violations = e.violations
+	c.load.verified, c.load.evidence = e.info.Verified, e.info.Evidence
 	failure := loadFailure(e)
 	if failure == nil {
 		return c.accept(e, now)
@@ -130,7 +132,8 @@ func (c *core) accept(e loaded, now time.Time) []action {
 	before := c.accepted
 	release := Release{
 		Desired: c.load.target, Product: p.Product, VersionHash: p.VersionHash,
-		Verified: e.info.Verified, Evidence: e.info.Evidence, AcceptedRisks: risks(e.violations),
+		Verified: e.info.Verified, Evidence: e.info.Evidence,
+		Checked: c.load.checked, AcceptedRisks: risks(e.violations), Warnings: warnings(e.violations),
 	}
 	if before != nil && before.sameContent(release) {
 		// Another revision of the source names the same manifests.
@@ -199,6 +202,17 @@ func risks(violations []precondition.Violation) []string {
 	var out []string
 	for _, v := range violations {
 		if v.Waived {
+			out = append(out, v.Name+": "+v.Message)
+		}
+	}
+	return out
+}
+
+// warnings lists the violations that hold nothing back.
+func warnings(violations []precondition.Violation) []string {
+	var out []string
+	for _, v := range violations {
+		if !v.Blocking {
 			out = append(out, v.Name+": "+v.Message)
 		}
 	}

@@ -86,7 +86,7 @@ func (c *core) waitingFor(e waitingFor, now time.Time) {
 	c.pass.runLevel = e.manifest.RunLevel
 	c.pass.waits = append(withoutObject(c.pass.waits, e.manifest.ID), Blocking{
 		Object: e.manifest.ID, RunLevel: e.manifest.RunLevel, Component: e.manifest.Component, Since: c.since[e.manifest.ID],
-		Reason: e.waiting.Reason, Message: e.waiting.Message, Effect: EffectNone, Deadline: e.waiting.Deadline,
+		Reason: e.waiting.Reason, Message: e.waiting.Message, Effect: EffectNone, Retriable: true, Deadline: e.waiting.Deadline,
 	})
 }
 

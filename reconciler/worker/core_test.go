@@ -141,6 +141,9 @@ func (s *script) loadedEvent(t *testing.T, d *datadriven.TestData) event {
 			Name: name, Reason: name, Message: "found and wanted", Blocking: true, Retriable: d.HasArg("retriable"), Waived: d.HasArg("waived"),
 		})
 	}
+	if name := arg(d, "warning"); name != "" {
+		e.violations = append(e.violations, precondition.Violation{Name: name, Reason: name, Message: "found and wanted"})
+	}
 	target := s.core.load.target
 	e.info = PayloadInfo{Payload: testPayload(t, target.Version, strings.Fields(d.Input)...), Verified: true}
 	return e
@@ -330,5 +333,8 @@ func (s *script) renderStatus(out *strings.Builder) {
 	}
 	if len(st.Actual.AcceptedRisks) > 0 {
 		fmt.Fprintf(out, "  risks: %s\n", strings.Join(st.Actual.AcceptedRisks, ", "))
+	}
+	if len(st.Actual.Warnings) > 0 {
+		fmt.Fprintf(out, "  warnings: %s\n", strings.Join(st.Actual.Warnings, ", "))
 	}
 }

@@ -18,6 +18,7 @@ func (c *core) status() SyncWorkerStatus {
 		History: c.history, DriftRepairs: c.driftRepairs, Waits: maps.Clone(c.clocks),
 		Load: LoadStatus{
 			Desired: c.load.target, Step: c.load.step, Failure: c.load.failure, Violations: c.load.violations,
+			Verified: c.load.verified, Evidence: c.load.evidence,
 			Attempt: c.load.attempt, RetryAt: c.load.retryAt, LastTransition: c.load.since,
 		},
 		Step: c.load.step,
@@ -51,6 +52,7 @@ func (c *core) status() SyncWorkerStatus {
 		s.Failure = nil // A wait: Blocking names it.
 	}
 	s.Blocking, s.BlockingTotal = c.blocking(errs)
+	s.Failed = len(errs.list) + errs.more
 	return s
 }
 
@@ -93,7 +95,7 @@ func (c *core) blocking(errs errorList) (list []Blocking, total int) {
 
 // blockedBy makes an entry of an error.
 func (c *core) blockedBy(e *UpdateError) Blocking {
-	b := Blocking{Object: e.Object, Reason: e.Code, Message: e.about(), Effect: e.Effect, Since: c.since[e.Object], RunLevel: -1}
+	b := Blocking{Object: e.Object, Reason: e.Code, Message: e.about(), Effect: e.Effect, Retriable: e.Retry, Since: c.since[e.Object], RunLevel: -1}
 	if !c.pass.running {
 		b.RetryAt = c.nextPass
 	}

@@ -182,8 +182,13 @@ type Release struct {
 	Verified bool
 	// Evidence is who signed.
 	Evidence []string
-	// AcceptedRisks are the waived violations, one line each.
-	AcceptedRisks []string
+	// Checked says that the preconditions were evaluated by this process. Of a
+	// release that it goes on with, nobody asks again: the two lists below are
+	// empty then, whatever was found before.
+	Checked bool
+	// AcceptedRisks are the waived violations, one line each; Warnings those
+	// that hold nothing back.
+	AcceptedRisks, Warnings []string
 }
 
 // LoadStatus is how far the desired release got on its way to be accepted.
@@ -194,6 +199,10 @@ type LoadStatus struct {
 	Step Step
 	// Failure is why it wasn't accepted, nil while it may still be.
 	Failure *UpdateError
+	// Verified says that the release's signatures satisfied the trust policy,
+	// by those in Evidence; also of a release that was refused afterwards.
+	Verified bool
+	Evidence []string
 	// Violations are those found by the preconditions, waived ones included.
 	Violations []precondition.Violation
 	// Attempt counts from 1; RetryAt is the next one, zero if none is due.
@@ -215,6 +224,8 @@ type Blocking struct {
 	Reason, Message string
 	// Effect says whether it counts as failing.
 	Effect Effect
+	// Retriable says that it may go away without anybody's doing.
+	Retriable bool
 	// RetryAt is the next try, Deadline the end of the wait; zero if none.
 	RetryAt, Deadline time.Time
 }
@@ -306,6 +317,9 @@ type SyncWorkerStatus struct {
 	// counts what was cut.
 	Blocking      []Blocking
 	BlockingTotal int
+	// Failed counts those of BlockingTotal that didn't apply or gave up; the
+	// others are waited for.
+	Failed int
 	// History are the releases started by this process, newest first.
 	History []HistoryFact
 	// Waits are the clocks of the objects that aren't level yet, for the next
