@@ -131,25 +131,27 @@ func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worke
 	if err != nil {
 		return worker.PayloadInfo{}, err
 	}
+	// What fails from here on doesn't speak against the signatures.
+	info := worker.PayloadInfo{Verified: true, Evidence: signed.Evidence().Lines()}
 	if err := r.aboveMark(ctx, desired, signed); err != nil {
-		return worker.PayloadInfo{}, err
+		return info, err
 	}
 	worker.ReportStep(ctx, worker.StepRetrievePayload)
 	tree, ok := signed.Tree()
 	if !ok {
 		if tree, err = r.registry.fetcher.Tree(ctx, signed); err != nil {
-			return worker.PayloadInfo{}, err
+			return info, err
 		}
 	}
 	worker.ReportStep(ctx, worker.StepLoadPayload)
 	opts := r.held().options(desired.Selection)
 	opts.SelfUpdate = slices.Contains(r.policy().SelfUpdate, signed.Product())
-	p, err := payload.Load(signed, tree, opts)
+	info.Payload, err = payload.Load(signed, tree, opts)
 	if err != nil {
-		return worker.PayloadInfo{}, err
+		return info, err
 	}
 	r.remember(signed.Evidence())
-	return worker.PayloadInfo{Payload: p, Verified: true, Evidence: signed.Evidence().Lines()}, nil
+	return info, nil
 }
 
 // aboveMark refuses a version below the product's high-water mark, which is
