@@ -261,6 +261,13 @@ type ClusterReleaseStatus struct {
 	// Capabilities of the accepted payload, absent where it has none.
 	// +optional
 	Capabilities *CapabilitiesStatus `json:"capabilities,omitempty"`
+	// Warnings that preconditions gave for the accepted release; they hold
+	// nothing back.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=512
+	// +listType=atomic
+	// +optional
+	Warnings []string `json:"warnings,omitempty"`
 	// History, newest first.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
@@ -365,6 +372,9 @@ type Blocking struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`
+	// Retriable says that it may go away without anybody's doing.
+	// +optional
+	Retriable bool `json:"retriable"`
 	// +optional
 	RetryAt *metav1.Time `json:"retryAt,omitempty"`
 	// +optional
@@ -381,6 +391,9 @@ type ReleaseHistory struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Image string `json:"image,omitempty"`
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Path string `json:"path,omitempty"`
 	// Revision of the source that asked for it.
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
@@ -394,7 +407,11 @@ type ReleaseHistory struct {
 	// AcceptedRisks says which blocking preconditions were waived.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
-	AcceptedRisks  string       `json:"acceptedRisks,omitempty"`
+	AcceptedRisks string `json:"acceptedRisks,omitempty"`
+	// RollbackReason is why it was gone back to, as spec.rollback.reason said.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	RollbackReason string       `json:"rollbackReason,omitempty"`
 	StartedTime    metav1.Time  `json:"startedTime"`
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 }

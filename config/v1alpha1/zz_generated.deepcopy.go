@@ -308,6 +308,11 @@ func (in *ClusterReleaseStatus) DeepCopyInto(out *ClusterReleaseStatus) {
 		*out = new(CapabilitiesStatus)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Warnings != nil {
+		in, out := &in.Warnings, &out.Warnings
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.History != nil {
 		in, out := &in.History, &out.History
 		*out = make([]ReleaseHistory, len(*in))

@@ -27,6 +27,10 @@ const (
 	maxHistory  = 100
 	maxEvidence = 16
 	maxLine     = 256
+	maxWarnings = 16
+	maxWarning  = 512
+	maxRisks    = 1024
+	maxRevision = 512
 
 	maxCapabilities = 256
 	maxCapability   = 128

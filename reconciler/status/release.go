@@ -96,8 +96,11 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 		if w.Applied.Version != "" && !(w.Applied.VersionHash == "" && sameRelease(next.Applied, w.Applied)) {
 			next.Applied = releaseRef(w.Applied)
 		}
+		if w.Actual.Version != "" && (w.Actual.Checked || !sameRelease(prev.Accepted, w.Actual)) {
+			next.Warnings = clipAll(w.Actual.Warnings, maxWarnings, maxWarning)
+		}
 		next.Progress = progress(prev.Progress, w)
-		next.History = history(prev.History, w.History)
+		next.History = history(prev.History, w.History, f.Spec.Rollback)
 	}
 	next.Conditions = Fold(prev.Conditions, f.Generation, metav1.NewTime(f.Now), releaseConditions(&next, f))
 	return next
@@ -169,12 +172,13 @@ func progress(prev *v1alpha1.ReleaseProgress, w *worker.SyncWorkerStatus) *v1alp
 			break
 		}
 		p.Blocking = append(p.Blocking, v1alpha1.Blocking{
-			Object:   foreign.Clip(b.Object.String(), 512),
-			Since:    stamp(b.Since),
-			Reason:   foreign.Clip(b.Reason, 64),
-			Message:  foreign.Clip(b.Message, maxMessage),
-			RetryAt:  stamp(b.RetryAt),
-			Deadline: stamp(b.Deadline),
+			Object:    foreign.Clip(b.Object.String(), 512),
+			Since:     stamp(b.Since),
+			Reason:    foreign.Clip(b.Reason, 64),
+			Message:   foreign.Clip(b.Message, maxMessage),
+			Retriable: b.Retriable,
+			RetryAt:   stamp(b.RetryAt),
+			Deadline:  stamp(b.Deadline),
 		})
 	}
 	return p
@@ -219,7 +223,7 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 			{v1alpha1.ConditionStalled, Bool(f.Held.Reason != "" && !f.Held.Passes), reason, message},
 		}
 	}
-	accepted, verified := acceptance(f)
+	accepted, verified := acceptance(next, f)
 	available := availability(next)
 	failing := failure(f.Worker)
 	progressing := progressing(next, f)
@@ -228,7 +232,7 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 }
 
 // acceptance says whether the desired release was verified and loaded.
-func acceptance(f ReleaseFacts) (accepted, verified Condition) {
+func acceptance(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) (accepted, verified Condition) {
 	w := f.Worker
 	accepted = Condition{v1alpha1.ConditionReleaseAccepted, metav1.ConditionUnknown, string(w.Load.Step), "looking at " + f.Spec.Desired.Version}
 	verified = Condition{v1alpha1.ConditionReleaseVerified, metav1.ConditionUnknown, ReasonPending, accepted.Message}
@@ -237,16 +241,19 @@ func acceptance(f ReleaseFacts) (accepted, verified Condition) {
 	}
 	switch {
 	case w.Load.Failure != nil && w.Load.Desired.Version == f.Spec.Desired.Version:
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, w.Load.Failure.Reason(), w.Load.Failure.Error()
-		accepted.Message += retryNote(w)
-		if slices.Contains(refusals, accepted.Reason) {
-			verified.Status, verified.Reason, verified.Message = metav1.ConditionFalse, accepted.Reason, accepted.Message
-		}
+		accepted.Status, accepted.Reason = metav1.ConditionFalse, w.Load.Failure.Reason()
+		accepted.Message = withRetry(w.Load.Failure, "it won't pass until the release, the trust policy or the cluster changes")
+		verified = refusedYetVerified(verified, accepted, w.Load)
 	case w.Actual.Version == f.Spec.Desired.Version && w.Actual.Image == f.Spec.Desired.Image && w.Actual.Path == f.Spec.Desired.Path:
 		accepted.Status, accepted.Reason = metav1.ConditionTrue, ReasonAccepted
 		accepted.Message = fmt.Sprintf("%s was verified and loaded", w.Actual.Version)
-		if risks := strings.Join(w.Actual.AcceptedRisks, "; "); risks != "" {
-			accepted.Message += "; accepted risks: " + risks
+		// As the status has them: a process that goes on with a release doesn't
+		// know them.
+		if h := next.History; len(h) > 0 && sameEntry(&h[0], w.Actual) && h[0].AcceptedRisks != "" {
+			accepted.Message += "; accepted risks: " + h[0].AcceptedRisks
+		}
+		if len(next.Warnings) > 0 {
+			accepted.Message += "; warnings: " + strings.Join(next.Warnings, "; ")
 		}
 		verified.Status = Bool(w.Actual.Verified)
 		verified.Reason, verified.Message = ReasonVerified, "signed by "+strings.Join(w.Actual.Evidence, ", ")
@@ -257,13 +264,31 @@ func acceptance(f ReleaseFacts) (accepted, verified Condition) {
 	return accepted, verified
 }
 
-// retryNote says whether a refusal may pass without anybody's doing. It has no
-// time in it: that of the next try would be a change of status at each try.
-func retryNote(w *worker.SyncWorkerStatus) string {
-	if !w.Load.Failure.Retriable() {
-		return "; it won't pass until the release, the trust policy or the cluster changes"
+// refusedYetVerified says of a refused release whether its signatures were
+// good. Preconditions and the trust policy share some names of reasons; by the
+// time of the former the signatures have passed.
+func refusedYetVerified(verified, accepted Condition, load worker.LoadStatus) Condition {
+	late := load.Step == worker.StepPreconditionChecks || load.Step == worker.StepDryRun
+	trust := slices.Contains(refusals, accepted.Reason) && !late
+	switch {
+	case trust:
+		verified.Status, verified.Reason, verified.Message = metav1.ConditionFalse, accepted.Reason, accepted.Message
+	case load.Verified:
+		verified.Status, verified.Reason = metav1.ConditionTrue, ReasonVerified
+		verified.Message = "signed by " + strings.Join(load.Evidence, ", ")
 	}
-	return "; it is tried again by itself"
+	return verified
+}
+
+// withRetry ends an error's text with whether it may pass without anybody's
+// doing; never says what it takes if it may not. There is no time in it: that
+// of the next try would be a change of status at each try.
+func withRetry(err *worker.UpdateError, never string) string {
+	note := "; it is tried again by itself"
+	if !err.Retriable() {
+		note = "; " + never
+	}
+	return foreign.Clip(oneLine(err.Error()), maxMessage-len(note)) + note
 }
 
 // availability says whether a release was ever level here.
@@ -277,7 +302,10 @@ func availability(next *v1alpha1.ClusterReleaseStatus) Condition {
 // failure is about the accepted release, not about a refused target.
 func failure(w *worker.SyncWorkerStatus) Condition {
 	if w.Failure != nil && w.Failure.Effect != worker.EffectNone && w.Failure.Effect != worker.EffectReport {
-		return Condition{v1alpha1.ConditionFailing, metav1.ConditionTrue, w.Failure.Reason(), w.Failure.Error()}
+		return Condition{
+			v1alpha1.ConditionFailing, metav1.ConditionTrue, w.Failure.Reason(),
+			withRetry(w.Failure, "it won't pass until the release or the cluster changes"),
+		}
 	}
 	return Condition{v1alpha1.ConditionFailing, metav1.ConditionFalse, ReasonAsExpected, "nothing fails"}
 }
@@ -392,77 +420,4 @@ func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, fail
 		reconciling.Status, reconciling.Reason, reconciling.Message = metav1.ConditionFalse, ReasonApplied, ready.Message
 	}
 	return []Condition{ready, reconciling, stalled}
-}
-
-// history merges what this process started into what stood there: an entry is
-// the same if release and start are.
-func history(prev []v1alpha1.ReleaseHistory, facts []worker.HistoryFact) []v1alpha1.ReleaseHistory {
-	out := slices.Clone(prev)
-	// Facts are newest first; they are added oldest first.
-	for _, fact := range slices.Backward(facts) {
-		entry := v1alpha1.ReleaseHistory{
-			State:          string(fact.State),
-			Version:        fact.Version,
-			Image:          fact.Image,
-			Revision:       foreign.Clip(fact.Revision, 512),
-			Verified:       fact.Verified,
-			Evidence:       clipAll(fact.Evidence, maxEvidence, maxLine),
-			AcceptedRisks:  foreign.Clip(strings.Join(fact.AcceptedRisks, "; "), 1024),
-			StartedTime:    *stamp(fact.Started),
-			CompletionTime: stamp(fact.Ended),
-		}
-		out = addHistory(out, entry)
-	}
-	if len(out) > maxHistory {
-		out = prune(out)
-	}
-	return out
-}
-
-// addHistory puts one entry in its place. A release that a new process goes on
-// with continues its entry instead of making another: an entry stands for the
-// time from its start to the start of the next newer one.
-func addHistory(list []v1alpha1.ReleaseHistory, entry v1alpha1.ReleaseHistory) []v1alpha1.ReleaseHistory {
-	for i := range list {
-		same := list[i].Version == entry.Version && list[i].Image == entry.Image
-		current := !entry.StartedTime.Before(&list[i].StartedTime) && (i == 0 || !list[i-1].StartedTime.Before(&entry.StartedTime))
-		if same && current {
-			entry.StartedTime = list[i].StartedTime
-			if list[i].State == "Completed" {
-				entry.State, entry.CompletionTime = list[i].State, list[i].CompletionTime
-			}
-			if entry.CompletionTime == nil {
-				entry.CompletionTime = list[i].CompletionTime
-			}
-			if entry.Revision == "" {
-				entry.Revision = list[i].Revision
-			}
-			list[i] = entry
-			return list
-		}
-	}
-	if len(list) > 0 && list[0].CompletionTime == nil {
-		ended := entry.StartedTime
-		list[0].CompletionTime = &ended
-	}
-	return slices.Insert(list, 0, entry)
-}
-
-// prune drops the least telling entry: a Partial one before a Completed one,
-// an old one before a new one; the newest, the first and the newest Completed
-// are kept (after the weights of OpenShift's history).
-func prune(list []v1alpha1.ReleaseHistory) []v1alpha1.ReleaseHistory {
-	for len(list) > maxHistory {
-		drop := -1
-		for i := len(list) - 2; i > 0 && drop < 0; i-- {
-			if list[i].State == "Partial" {
-				drop = i
-			}
-		}
-		if drop < 0 {
-			drop = len(list) - 2
-		}
-		list = slices.Delete(list, drop, drop+1)
-	}
-	return list
 }

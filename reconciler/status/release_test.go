@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
@@ -158,53 +157,73 @@ func TestCapabilitiesAreShownAndSurviveARestart(t *testing.T) {
 	}
 }
 
-func TestHistoryContinuesAfterARestart(t *testing.T) {
-	fact := func(version string, at time.Duration, done bool) worker.HistoryFact {
-		h := worker.HistoryFact{Release: release(version, imageA), State: worker.HistoryPartial, Started: start.Add(at)}
-		if done {
-			h.State, h.Ended = worker.HistoryCompleted, h.Started.Add(time.Minute)
+func TestSignaturesOfARefusedReleaseAreJudgedByThemselves(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code     string
+		step     worker.Step
+		verified bool
+		want     string
+	}{
+		"no signature":                       {"Unsigned", worker.StepVerifyPayload, false, "False Unsigned"},
+		"the mark forbids to go back":        {"Rollback", worker.StepVerifyPayload, false, "False Rollback"},
+		"a precondition forbids to go back":  {"Rollback", worker.StepPreconditionChecks, true, "True Verified"},
+		"another precondition":               {"GiantHop", worker.StepPreconditionChecks, true, "True Verified"},
+		"the server refuses it":              {"ResourceInvalid", worker.StepDryRun, true, "True Verified"},
+		"it can't be loaded":                 {"PayloadInvalid", worker.StepLoadPayload, true, "True Verified"},
+		"its content isn't what was signed":  {"NameMismatch", worker.StepLoadPayload, true, "False NameMismatch"},
+		"nobody knows, the registry is away": {"FetchFailed", worker.StepVerifyPayload, false, "Unknown Pending"},
+	} {
+		w := level("1.1.0", imageA)
+		w.Load = worker.LoadStatus{
+			Desired: worker.Desired{Version: "1.2.0", Image: imageB}, Step: tc.step, Verified: tc.verified, Evidence: []string{"ci"},
+			Failure: &worker.UpdateError{Code: tc.code, Message: "no"},
 		}
-		return h
-	}
-	list := history(nil, []worker.HistoryFact{fact("1.0.0", 0, true)})
-	// A new process goes on with 1.0.0, then is told 1.1.0, then 1.0.0 again.
-	restarted := []worker.HistoryFact{fact("1.0.0", time.Hour, true)}
-	list = history(list, restarted)
-	if len(list) != 1 {
-		t.Fatalf("a restart made another entry: %v", list)
-	}
-	restarted = append([]worker.HistoryFact{fact("1.1.0", 2*time.Hour, false)}, restarted...)
-	list = history(list, restarted)
-	restarted = append([]worker.HistoryFact{fact("1.0.0", 3*time.Hour, true)}, restarted...)
-	list = history(history(list, restarted), restarted)
-	var got []string
-	for _, h := range list {
-		got = append(got, h.Version+" "+h.State)
-	}
-	if diff := cmp.Diff([]string{"1.0.0 Completed", "1.1.0 Partial", "1.0.0 Completed"}, got); diff != "" {
-		t.Errorf("history (-want +got):\n%s", diff)
-	}
-	if list[1].CompletionTime == nil {
-		t.Error("a superseded entry has no end")
+		s := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.2.0", imageB), Worker: w, Now: start})
+		c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReleaseVerified)
+		if got := string(c.Status) + " " + c.Reason; got != tc.want {
+			t.Errorf("%s: ReleaseVerified=%s (%s), want %s", name, got, c.Message, tc.want)
+		}
 	}
 }
 
-func TestHistoryIsBoundedAndKeepsTheTelling(t *testing.T) {
-	var list []v1alpha1.ReleaseHistory
-	for i := range 2 * maxHistory {
-		state := "Partial"
-		if i%2 == 0 {
-			state = "Completed"
-		}
-		list = addHistory(list, v1alpha1.ReleaseHistory{State: state, Version: string(rune('a'+i%26)) + strings.Repeat("x", i/26), StartedTime: metav1.NewTime(start.Add(time.Duration(i) * time.Hour))})
-		if len(list) > maxHistory {
-			list = prune(list)
-		}
+// What holds nothing back is told all the same, and a process that goes on with
+// the release, and doesn't check it again, changes nothing about it.
+func TestWarningsAreToldAlsoAfterARestart(t *testing.T) {
+	w := level("1.1.0", imageA)
+	w.Actual.Checked, w.Actual.AcceptedRisks = true, []string{"GiantHop: a minor is left out"}
+	w.Actual.Warnings = []string{"UnpinnedImage: r/a:latest", "HostSkew: n1"}
+	w.History[0].Release = w.Actual
+	facts := ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: w, Now: start}
+	first := Release(v1alpha1.ClusterReleaseStatus{}, facts)
+	c := meta.FindStatusCondition(first.Conditions, v1alpha1.ConditionReleaseAccepted)
+	want := "1.1.0 was verified and loaded; accepted risks: GiantHop: a minor is left out; warnings: UnpinnedImage: r/a:latest; HostSkew: n1"
+	if c.Message != want {
+		t.Errorf("ReleaseAccepted says %q, want %q", c.Message, want)
 	}
-	if len(list) != maxHistory {
-		t.Fatalf("%d entries, want %d", len(list), maxHistory)
+	facts.Worker = level("1.1.0", imageA)
+	facts.Worker.History = nil
+	if diff := cmp.Diff(first, Release(first, facts)); diff != "" {
+		t.Errorf("status after a restart (-before +after):\n%s", diff)
 	}
-	if first := list[len(list)-1]; !first.StartedTime.Equal(&metav1.Time{Time: start}) {
-		t.Error("the first release of the cluster was forgotten")
+	facts.Spec, facts.Worker = spec("1.1.1", imageB), level("1.1.1", imageB)
+	if next := Release(first, facts); len(next.Warnings) > 0 {
+		t.Errorf("another release has the warnings %q", next.Warnings)
+	}
+}
+
+func TestFailuresSayWhetherTheyPassByThemselves(t *testing.T) {
+	for _, retry := range []bool{true, false} {
+		w := level("1.1.0", imageA)
+		w.Reconciling = false
+		w.Failure = &worker.UpdateError{Code: "FieldImmutable", Effect: worker.EffectFail, Message: strings.Repeat("long ", 500), Retry: retry}
+		w.Blocking = []worker.Blocking{{Object: payload.ObjectID{Kind: "Service", Name: "api"}, Reason: "FieldImmutable", Retriable: retry}}
+		s := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: w, Now: start})
+		want := map[bool]string{true: "; it is tried again by itself", false: "; it won't pass until the release or the cluster changes"}[retry]
+		if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionFailing); !strings.HasSuffix(c.Message, want) || len(c.Message) > maxMessage {
+			t.Errorf("retry %t: %d bytes that end in %q, want %q", retry, len(c.Message), c.Message[max(0, len(c.Message)-80):], want)
+		}
+		if got := s.Progress.Blocking[0].Retriable; got != retry {
+			t.Errorf("retriable is %t, want %t", got, retry)
+		}
 	}
 }

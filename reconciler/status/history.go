@@ -1,0 +1,224 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/blang/semver/v4"
+
+	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+// The states of an entry, as the API has them.
+const (
+	completed = string(worker.HistoryCompleted)
+	partial   = string(worker.HistoryPartial)
+)
+
+// history merges what this process started into what stood there. Both lists
+// are newest first. The newest entry tells how many of the facts are news: an
+// entry that was pruned is not made again, however often its fact is told.
+func history(prev []v1alpha1.ReleaseHistory, facts []worker.HistoryFact, rollback *v1alpha1.Rollback) []v1alpha1.ReleaseHistory {
+	out := slices.Clone(prev)
+	news := unrecorded(out, facts)
+	next := 0
+	for k := news; k < len(facts); k++ {
+		if i := place(out[next:], facts, k); i >= 0 {
+			update(&out[next+i], &facts[k])
+			next += i + 1
+		}
+	}
+	for k := news - 1; k >= 0; k-- {
+		out = begin(out, &facts[k], rollback)
+	}
+	return prune(out)
+}
+
+// unrecorded returns how many of the facts came after the newest entry.
+func unrecorded(list []v1alpha1.ReleaseHistory, facts []worker.HistoryFact) int {
+	if len(list) == 0 {
+		return len(facts)
+	}
+	for k := range facts {
+		if started(&list[0], &facts[k]) {
+			return k
+		}
+	}
+	if last := len(facts) - 1; last >= 0 && resumed(&list[0], &facts[last]) {
+		return last
+	}
+	return len(facts)
+}
+
+// place returns the entry of fact k, -1 if it was pruned.
+func place(list []v1alpha1.ReleaseHistory, facts []worker.HistoryFact, k int) int {
+	if i := slices.IndexFunc(list, func(h v1alpha1.ReleaseHistory) bool { return started(&h, &facts[k]) }); i >= 0 {
+		return i
+	}
+	if k < len(facts)-1 {
+		return -1
+	}
+	at := stamp(facts[k].Started)
+	i := slices.IndexFunc(list, func(h v1alpha1.ReleaseHistory) bool { return h.StartedTime.Before(at) })
+	if i >= 0 && resumed(&list[i], &facts[k]) {
+		return i
+	}
+	return -1
+}
+
+// started reports whether the entry is that of the fact.
+func started(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) bool {
+	return sameEntry(h, f.Release) && h.StartedTime.Equal(stamp(f.Started))
+}
+
+// resumed reports whether the fact, which has to be the first of its process,
+// goes on with what an earlier process began.
+func resumed(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) bool {
+	return sameEntry(h, f.Release) && h.StartedTime.Before(stamp(f.Started))
+}
+
+// sameEntry reports whether the entry is about the release. A path is another
+// release at each revision.
+func sameEntry(h *v1alpha1.ReleaseHistory, r worker.Release) bool {
+	return h.Version == r.Version && h.Image == r.Image && h.Path == r.Path &&
+		(r.Path == "" || h.Revision == foreign.Clip(r.Revision, maxRevision))
+}
+
+// update tells an entry what became of it. What was level once stays so, and
+// what only an earlier process knew stays too.
+func update(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) {
+	if h.State != completed {
+		h.State = string(f.State)
+		if ended := stamp(f.Ended); ended != nil {
+			h.CompletionTime = ended
+		}
+	}
+	h.Verified, h.Evidence = f.Verified, clipAll(f.Evidence, maxEvidence, maxLine)
+	if f.Checked {
+		h.AcceptedRisks = foreign.Clip(strings.Join(f.AcceptedRisks, "; "), maxRisks)
+	}
+	if f.Revision != "" {
+		h.Revision = foreign.Clip(f.Revision, maxRevision)
+	}
+}
+
+// begin puts an entry on top; the one below it has ended.
+func begin(list []v1alpha1.ReleaseHistory, f *worker.HistoryFact, rollback *v1alpha1.Rollback) []v1alpha1.ReleaseHistory {
+	h := v1alpha1.ReleaseHistory{Version: f.Version, Image: f.Image, Path: f.Path, StartedTime: *stamp(f.Started)}
+	update(&h, f)
+	if len(list) > 0 {
+		if rollback != nil && rollback.To == f.Version && lower(f.Version, list[0].Version) {
+			h.RollbackReason = foreign.Clip(rollback.Reason, maxRisks)
+		}
+		if list[0].CompletionTime == nil {
+			ended := h.StartedTime
+			list[0].CompletionTime = &ended
+		}
+	}
+	return slices.Insert(list, 0, h)
+}
+
+// lower compares semantic versions; what isn't one is never lower.
+func lower(a, b string) bool {
+	va, errA := semver.ParseTolerant(a)
+	vb, errB := semver.ParseTolerant(b)
+	return errA == nil && errB == nil && va.LT(vb)
+}
+
+// prune drops the least telling entries.
+func prune(list []v1alpha1.ReleaseHistory) []v1alpha1.ReleaseHistory {
+	for len(list) > maxHistory {
+		ranks := ranked(list)
+		drop := 0
+		for i := range ranks {
+			if ranks[i] < ranks[drop] {
+				drop = i
+			}
+		}
+		list = slices.Delete(list, drop, drop+1)
+	}
+	return list
+}
+
+// What makes an entry telling, with the weights of OpenShift's history: some
+// are never dropped, some minor versions' ends rather not, an attempt on the
+// way between two patches before anything else, and the older the sooner.
+const (
+	rankKept       = 1000.0
+	rankMinorEnd   = 30.0
+	rankTransition = 20.0
+	rankPatch      = -20.0
+	rankAge        = -1.01
+	newestKept     = 5
+)
+
+// ranked returns how telling each entry is.
+func ranked(list []v1alpha1.ReleaseHistory) []float64 {
+	minors := make([]string, len(list))
+	first, last := map[string]int{}, map[string]int{}
+	latest := -1
+	for i := range list {
+		minors[i] = minorOf(list[i].Version)
+		if list[i].State != completed {
+			continue
+		}
+		if latest < 0 {
+			latest = i
+		}
+		if _, seen := last[minors[i]]; !seen {
+			last[minors[i]] = i
+		}
+		first[minors[i]] = i
+	}
+	ranks := make([]float64, len(list))
+	for i := range list {
+		ranks[i] = rankAge * float64(i)
+		if i < newestKept || i == latest || i == len(list)-1 {
+			ranks[i] += rankKept
+		}
+		switch {
+		case list[i].State != completed && withinMinor(list, minors, i):
+			ranks[i] += rankPatch
+		case list[i].State != completed:
+			ranks[i] += rankTransition
+		case first[minors[i]] == i || last[minors[i]] == i:
+			ranks[i] += rankMinorEnd
+		}
+	}
+	return ranks
+}
+
+// withinMinor reports whether what was level before and after entry i is of its
+// minor version.
+func withinMinor(list []v1alpha1.ReleaseHistory, minors []string, i int) bool {
+	for j := i + 1; j < len(list); j++ {
+		if list[j].State == completed {
+			if minors[j] != minors[i] {
+				return false
+			}
+			break
+		}
+	}
+	for j := i - 1; j >= 0; j-- {
+		if list[j].State == completed {
+			return minors[j] == minors[i]
+		}
+	}
+	return true
+}
+
+// minorOf is the minor version that a version belongs to; a version that isn't
+// semantic is one of its own.
+func minorOf(version string) string {
+	v, err := semver.ParseTolerant(version)
+	if err != nil {
+		return version
+	}
+	return fmt.Sprintf("%d.%d", v.Major, v.Minor)
+}
