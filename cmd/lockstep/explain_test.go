@@ -122,6 +122,7 @@ func (e *explained) declare() {
 			State: "Updating", Summary: "2/4", Done: 2, Total: 4, RunLevel: 2,
 			Blocking: []v1alpha1.Blocking{{Object: "ConfigMap explained/refused", Since: &now, Reason: "WebhookDenied", Message: "policy: no"}},
 		},
+		Warnings: []string{"HostSkew: kubelets are old"},
 		Conditions: []metav1.Condition{
 			{Type: "Ready", Status: "False", Reason: "ThresholdNotMet", Message: "1.5.0 refused, 1.4.2 goes on", LastTransitionTime: now},
 			{Type: "ReleaseAccepted", Status: "False", Reason: "ThresholdNotMet", Message: "has 1 of 2 signatures", LastTransitionTime: now},
@@ -226,7 +227,8 @@ func TestExplainFollowsTheChainFromTheCommitToTheLiveObject(t *testing.T) {
 	e.says("configmap/explained/hotfixed", "left to people by an override of ClusterRelease/explained: hotfix")
 	e.says("configmap/explained/refused", "isn't as ClusterRelease/explained 1.4.2 wants it: WebhookDenied: policy: no", "for 4m", "said no")
 	e.says("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "mends itself: yes", "blocking  ConfigMap explained/refused",
-		"payload   documents left out for this cluster: 2, oddities accepted: 1")
+		"payload   documents left out for this cluster: 2, oddities accepted: 1",
+		"warning   HostSkew: kubelets are old")
 	e.says("apps/Deployment/explained/api", "apps Deployment explained/api   isn't in the cluster")
 	e.says("gitsource/explained", "accepted  main@sha1:9f2c1ab", "does lockstep-reconciler run?")
 

@@ -75,6 +75,9 @@ func (v *explainView) clusterRelease(r *v1alpha1.ClusterRelease) {
 	if text := stayingCapabilities(r); text != "" {
 		v.line("stays", "%s", text)
 	}
+	for _, w := range r.Status.Warnings {
+		v.line("warning", "%s", foreign.Line(w))
+	}
 	for _, o := range r.Spec.Overrides {
 		if o.Unmanaged {
 			v.line("override", "%s %s/%s is left to people %s: %s", o.Kind, o.Namespace, o.Name, overrideEnd(&o), o.Reason)

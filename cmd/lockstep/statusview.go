@@ -202,6 +202,9 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 	if text := stayingCapabilities(r); text != "" {
 		fmt.Fprintf(b, "  stays     %s\n", text)
 	}
+	for _, w := range r.Status.Warnings {
+		fmt.Fprintf(b, "  warning   %s\n", foreign.Line(w))
+	}
 	for _, o := range r.Spec.Overrides {
 		if !o.Unmanaged {
 			continue
@@ -362,6 +365,11 @@ func (v *statusView) history(b *strings.Builder, history []v1alpha1.ReleaseHisto
 			return
 		}
 		fmt.Fprintf(b, "  history   %s %-9s started %s  %s\n", h.StartedTime.UTC().Format(time.DateTime), h.State, foreign.Line(h.Version), shortRevision(h.Revision))
+		for _, why := range []struct{ name, text string }{{"gone back to", h.RollbackReason}, {"accepted risks", h.AcceptedRisks}} {
+			if why.text != "" {
+				fmt.Fprintf(b, "            %s: %s\n", why.name, foreign.Line(why.text))
+			}
+		}
 	}
 }
 

@@ -76,6 +76,7 @@ func updatingRelease() v1alpha1.ClusterRelease {
 		State: "Updating", Done: 312, Total: 862, RunLevel: 30, Summary: "312/862", LastProgress: ago(10 * time.Second),
 		Blocking: []v1alpha1.Blocking{{Object: "apps Deployment web/api", Message: "2 of 3 updated\nStatus: forged", Since: ago(72 * time.Second), Deadline: &deadline}},
 	}
+	r.Status.Warnings = []string{"UnpinnedImage: images aren't named by digest: r.example/b:latest in apps Deployment web/api"}
 	r.Status.Conditions = []metav1.Condition{cond("Ready", false, "Updating", "working towards 1.4.2: run level 30")}
 	return r
 }
@@ -90,6 +91,9 @@ func refusedRelease() v1alpha1.ClusterRelease {
 		cond("Ready", false, "ThresholdNotMet", "1.5.0 refused, 1.4.2 goes on"),
 		cond("ReleaseAccepted", false, "ThresholdNotMet", digestA+" has 1 of the 2 signatures that role release asks for; it is tried again by itself"),
 	}
+	r.Status.History = []v1alpha1.ReleaseHistory{{
+		State: "Partial", Version: "1.4.1", Revision: hashB, StartedTime: *ago(time.Hour), RollbackReason: "1.4.7 loses data", AcceptedRisks: "GiantHop: a minor is left out",
+	}}
 	for i := range 7 {
 		r.Status.History = append(r.Status.History, v1alpha1.ReleaseHistory{
 			State: "Completed", Version: fmt.Sprintf("1.4.%d", 6-i), Revision: hashB, StartedTime: *ago(time.Duration(i+1) * 24 * time.Hour),
