@@ -176,6 +176,9 @@ type Config struct {
 	// DeletionWait bounds how long an apply waits for an object that is being
 	// deleted; the default is 10 seconds.
 	DeletionWait time.Duration
+	// Notice, if set, hears of what happened to objects. It must neither block
+	// nor call the engine.
+	Notice func(Notice)
 	// Log gets what is worth knowing but is no error.
 	Log logr.Logger
 }

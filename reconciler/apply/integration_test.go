@@ -189,6 +189,9 @@ func TestKubectlEditIsRepaired(t *testing.T) {
 	if got := r.requests.take(); count(got, "PATCH") != len(ms)+3 || len(got) != len(ms)+3 {
 		t.Errorf("requests: %q, want one patch a repair", got)
 	}
+	for _, i := range []int{0, 2, 3} {
+		r.await("a notice of the repair", func() bool { return r.told(ms[i].ID, DriftRepaired, "") == 1 })
+	}
 }
 
 func TestDeletedObjectIsMadeAgain(t *testing.T) {
@@ -253,6 +256,9 @@ func TestScaledFieldIsYieldedWhileReconciling(t *testing.T) {
 	y := r.engine.Yielded()[ms[2].ID][0]
 	if y.Pointer != "/spec/replicas" || y.Manager != "horizontal-pod-autoscaler" {
 		t.Errorf("yielded %+v", y)
+	}
+	if n := r.told(ms[2].ID, FieldYielded, "/spec/replicas to horizontal-pod-autoscaler"); n != 1 {
+		t.Errorf("%d notices of the yield, want 1", n)
 	}
 	scale("6")
 	r.await("level", func() bool { return r.level(ms[2].ID) })

@@ -180,9 +180,11 @@ func (e *Engine) pruneLevel(ctx context.Context, level []entry, result *PruneRes
 		case why != "":
 			result.Orphaned = append(result.Orphaned, Orphan{ID: it.id, Reason: why})
 			e.forget(it)
+			e.tell(it.id, Orphaned, why)
 		case o == nil:
 			result.Deleted = append(result.Deleted, it.id)
 			e.forget(it)
+			e.tell(it.id, Pruned, "")
 		default:
 			dying = append(dying, waiting{it, t, o})
 		}
@@ -196,6 +198,7 @@ func (e *Engine) pruneLevel(ctx context.Context, level []entry, result *PruneRes
 		}
 		result.Deleted = append(result.Deleted, w.it.id)
 		e.forget(w.it)
+		e.tell(w.it.id, Pruned, "")
 	}
 	return failures
 }

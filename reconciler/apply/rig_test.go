@@ -88,6 +88,7 @@ type rig struct {
 	mu       sync.Mutex
 	applied  map[payload.ObjectID]payload.Manifest
 	repaired []Change
+	notices  []Notice
 }
 
 func newRig(t *testing.T) *rig {
@@ -144,6 +145,11 @@ func (r *rig) start() {
 	r.engine, err = New(Config{
 		Owner: r.owner, REST: counted(cfg, r.requests), Live: cache,
 		Inventory: r.kube.CoreV1().ConfigMaps(ownNamespace), Shared: r.shared, Metrics: NewMetrics(), Now: time.Now, DeletionWait: r.wait,
+		Notice: func(n Notice) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.notices = append(r.notices, n)
+		},
 	})
 	must(r.t, err)
 	if problems, err := r.engine.Load(r.t.Context()); err != nil || len(problems) > 0 {
@@ -190,6 +196,19 @@ func (r *rig) repair(ctx context.Context, id payload.ObjectID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.repaired = append(r.repaired, ch)
+}
+
+// told counts the notices of an object.
+func (r *rig) told(id payload.ObjectID, what Happening, detail string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, have := range r.notices {
+		if have.ID == id && have.What == what && strings.Contains(have.Detail, detail) {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *rig) repairs() int {

@@ -41,6 +41,7 @@ func (e *Engine) yield(ctx context.Context, j *job) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	added := 0
+	var to []string
 	for _, l := range lost {
 		known := slices.ContainsFunc(j.it.entry.Yields, func(y Yield) bool { return y.Pointer == l.pointer })
 		if known || len(j.it.entry.Yields) >= maxYields {
@@ -48,8 +49,10 @@ func (e *Engine) yield(ctx context.Context, j *job) error {
 		}
 		j.it.entry.Yields = append(j.it.entry.Yields, Yield{Pointer: l.pointer, Manager: l.manager, Value: digestOf(l.value)})
 		added++
+		to = append(to, l.pointer+" to "+l.manager)
 	}
 	if added > 0 {
+		e.tell(j.it.id, FieldYielded, strings.Join(to, ", "))
 		e.store.touch(j.it)
 		e.cfg.Metrics.yielded(added)
 	}

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import "github.com/lockstep-dev/lockstep/payload"
+
+// Happening is what a Notice tells of.
+type Happening string
+
+// What people may want to hear of; the names are reasons of events.
+const (
+	// DriftRepaired: others changed or removed the object, and it was made
+	// level again.
+	DriftRepaired Happening = "DriftRepaired"
+	// FieldYielded: fields of the object are left to another controller now.
+	FieldYielded Happening = "FieldYielded"
+	// Pruned: the object left the set and was deleted.
+	Pruned Happening = "Pruned"
+	// Orphaned: the object left the set and stays in the cluster.
+	Orphaned Happening = "Orphaned"
+)
+
+// Notice is something that happened to an object of the set.
+type Notice struct {
+	ID   payload.ObjectID
+	What Happening
+	// Detail is whom fields were left to, or why the object stays; "" else.
+	Detail string
+}
+
+// tell hands a notice on. It may be called with the engine locked.
+func (e *Engine) tell(id payload.ObjectID, what Happening, detail string) {
+	if e.cfg.Notice != nil {
+		e.cfg.Notice(Notice{ID: id, What: what, Detail: detail})
+	}
+}
