@@ -108,7 +108,7 @@ func TestABuilderWaitsAsItsPolicySays(t *testing.T) {
 	b := newBench(t)
 	applier(t, b.kube)
 	r := newReleasesOf(b)
-	engine, err := r.engine(t.Context(), "waits", accountOf(""))
+	engine, err := r.engine(t.Context(), "waits", accountOf(""), nil)
 	must(t, err)
 	defer engine.Close()
 	checker, err := health.NewChecker(r.shared.live, time.Now)

@@ -119,7 +119,7 @@ func TestTheDesiredReleaseIsLoadedBesideTheRestoredOne(t *testing.T) {
 // runtimeOf makes the runtime of a release as it is before its worker starts.
 func runtimeOf(b *bench, r *releases, name string) *releaseRuntime {
 	b.t.Helper()
-	engine, err := r.engine(b.t.Context(), name, accountOf(""))
+	engine, err := r.engine(b.t.Context(), name, accountOf(""), nil)
 	must(b.t, err)
 	checker, err := health.NewChecker(r.shared.live, time.Now)
 	must(b.t, err)

@@ -51,7 +51,9 @@ type releases struct {
 	reader    client.Reader
 	cached    client.Reader
 	discovery discovery.ServerVersionInterface
-	log       logr.Logger
+	// event tells people of an object.
+	event func(obj client.Object, kind, reason, message string)
+	log   logr.Logger
 	// changed wakes the controller of the release with that name.
 	changed chan event.TypedGenericEvent[string]
 	// ready is closed once the store was loaded.
@@ -71,6 +73,7 @@ type releaseRuntime struct {
 	retriever      *retriever
 	checks         *checks
 	leftOut        *leftout.Keeper
+	notices        *announcer
 	stop           func()
 
 	// written is when its status was written last; guarded by the controller,
@@ -113,7 +116,7 @@ func newReleases(o *Operator, images *imageAccess, shared *applyShared, checker 
 	return &releases{
 		opts: o.opts, store: o.base.store, ledger: ledger.NewStore(stored), maps: stored,
 		images: images, shared: shared, health: checker, gauges: o.base.gauges, log: o.opts.Log.WithName("release"),
-		reader: o.manager.GetAPIReader(), cached: o.base.client, discovery: o.kube.Discovery(),
+		reader: o.manager.GetAPIReader(), cached: o.base.client, discovery: o.kube.Discovery(), event: o.base.event,
 		changed: make(chan event.TypedGenericEvent[string], 64), byName: map[string]*releaseRuntime{},
 		ready: o.ready,
 	}
@@ -223,12 +226,13 @@ func accountOf(name string) string {
 	return name
 }
 
-// engine makes the apply engine of a release and reads its inventory.
-func (r *releases) engine(ctx context.Context, name, account string) (*apply.Engine, error) {
+// engine makes the apply engine of a release and reads its inventory. notice,
+// if set, hears of what happens to its objects.
+func (r *releases) engine(ctx context.Context, name, account string, notice func(apply.Notice)) (*apply.Engine, error) {
 	log := r.log.WithValues("release", name)
 	engine, err := apply.New(apply.Config{
 		Owner: ownerOf(name), REST: r.shared.as(account), Live: r.shared.live, Inventory: r.maps, Namespace: v1alpha1.Namespace,
-		Shared: r.shared.budget, Metrics: r.shared.metrics, Now: r.opts.Now, Log: log,
+		Shared: r.shared.budget, Metrics: r.shared.metrics, Now: r.opts.Now, Notice: notice, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("apply engine of ClusterRelease/%s: %w", name, err)
@@ -247,12 +251,14 @@ func (r *releases) engine(ctx context.Context, name, account string) (*apply.Eng
 // start makes and starts a runtime.
 func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, account string) (*releaseRuntime, error) {
 	name := obj.Name
-	engine, err := r.engine(ctx, name, account)
+	notices := newAnnouncer(r.opts.Now)
+	engine, err := r.engine(ctx, name, account, notices.hear)
 	if err != nil {
 		return nil, err
 	}
 	rt := &releaseRuntime{
-		name: name, serviceAccount: account, engine: engine, written: r.opts.Now(), leftOut: leftout.New(r.maps, name),
+		name: name, serviceAccount: account, engine: engine, notices: notices, written: r.opts.Now(),
+		leftOut: leftout.New(r.maps, name),
 		builder: &objectBuilder{engine: engine, health: r.health, now: r.opts.Now, policy: policyOf(&obj.Spec)},
 		retriever: &retriever{
 			name: name, registry: r.images, policy: r.policy, now: r.opts.Now,
@@ -301,32 +307,32 @@ func (r *releases) held(rt *releaseRuntime) held {
 }
 
 // launch starts the goroutines of a runtime; it reports false at the end of the
-// process.
+// process. They end in the reverse order.
 func (r *releases) launch(rt *releaseRuntime) bool {
-	stopWorker, ok := r.goWith(func(ctx context.Context) {
-		rt.worker.Start(ctx, applyWorkers)
-		r.flush(ctx, rt)
-	})
-	if !ok {
-		return false
-	}
-	stopDrift, ok := r.goWith(func(ctx context.Context) {
-		logOnce(r.log.WithValues("release", rt.name), rt.engine.Watch(ctx, rt.worker.Drifted), "watching for drift ended")
-	})
-	if !ok {
-		stopWorker()
-		return false
-	}
-	stopMonitor, ok := r.goWith(rt.builder.monitor.Run)
-	if !ok {
-		stopDrift()
-		stopWorker()
-		return false
-	}
+	log := r.log.WithValues("release", rt.name)
+	var stops []func()
 	rt.stop = func() {
-		stopMonitor()
-		stopDrift()
-		stopWorker()
+		for _, stop := range slices.Backward(stops) {
+			stop()
+		}
+	}
+	for _, work := range []func(context.Context){
+		func(ctx context.Context) { r.announce(ctx, rt) },
+		func(ctx context.Context) {
+			rt.worker.Start(ctx, applyWorkers)
+			r.flush(ctx, rt)
+		},
+		func(ctx context.Context) {
+			logOnce(log, rt.engine.Watch(ctx, rt.worker.Drifted), "watching for drift ended")
+		},
+		rt.builder.monitor.Run,
+	} {
+		stop, ok := r.goWith(work)
+		if !ok {
+			rt.stop()
+			return false
+		}
+		stops = append(stops, stop)
 	}
 	return true
 }
@@ -409,7 +415,7 @@ func (r *releases) remove(ctx context.Context, name string) error {
 	if !known {
 		return nil
 	}
-	engine, err := r.engine(ctx, name, accountOf(record.ServiceAccount))
+	engine, err := r.engine(ctx, name, accountOf(record.ServiceAccount), nil)
 	if err != nil {
 		return err
 	}

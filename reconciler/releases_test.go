@@ -45,7 +45,7 @@ func newReleasesOf(b *bench) *releases {
 	})
 	return &releases{
 		opts: opts, store: b.store, ledger: ledger.NewStore(b.maps), maps: b.kube.CoreV1().ConfigMaps(v1alpha1.Namespace),
-		shared: shared, gauges: b.gauges, log: opts.Log, reader: b.live, cached: b.live, discovery: b.kube.Discovery(),
+		shared: shared, gauges: b.gauges, log: opts.Log, reader: b.live, cached: b.live, discovery: b.kube.Discovery(), event: b.event,
 		changed: make(chan event.TypedGenericEvent[string], 64), byName: map[string]*releaseRuntime{}, ready: b.ready,
 	}
 }
@@ -68,7 +68,7 @@ func applier(t *testing.T, kube kubernetes.Interface) {
 func applied(b *bench, name string) *corev1.ConfigMap {
 	b.t.Helper()
 	r := newReleasesOf(b)
-	engine, err := r.engine(b.t.Context(), name, accountOf(""))
+	engine, err := r.engine(b.t.Context(), name, accountOf(""), nil)
 	must(b.t, err)
 	defer engine.Close()
 	m, err := payload.NewManifest(&unstructured.Unstructured{Object: map[string]any{

@@ -128,7 +128,8 @@ func (b *base) forget(kind, name string) {
 func (b *base) announce(before, obj conditioned) {
 	for _, c := range obj.GetConditions() {
 		old := meta.FindStatusCondition(before.GetConditions(), c.Type)
-		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
+		anew := c.Type == v1alpha1.ConditionReleaseAccepted && retargeted(before, obj)
+		if old != nil && old.Status == c.Status && old.Reason == c.Reason && !anew {
 			continue
 		}
 		switch c.Type {
@@ -148,6 +149,14 @@ func (b *base) announce(before, obj conditioned) {
 			}
 		}
 	}
+}
+
+// retargeted reports whether another release is asked for: that it is refused for
+// the reason that the one before it was is news.
+func retargeted(before, obj conditioned) bool {
+	was, okWas := before.(*v1alpha1.ClusterRelease)
+	is, okIs := obj.(*v1alpha1.ClusterRelease)
+	return okWas && okIs && !equality.Semantic.DeepEqual(was.Status.Desired, is.Status.Desired)
 }
 
 func stalled(obj conditioned) bool {

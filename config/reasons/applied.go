@@ -43,6 +43,8 @@ func release() Group {
 			{"MultipleErrors", Itself, "several objects failed; the message has the first ones", "as for each of them"},
 			{"ManifestNotApplied", Itself, "an object couldn't be applied, for a cause without a name of its own", "the message has it"},
 			{"ClusterReleaseOverrides", Fine, "overrides leave objects to people, and hold minor updates back", "end them when they have served"},
+			{"DriftRepaired", Fine, "event: others changed or removed objects, and they were put back", "if it goes on, `lockstep explain KIND/NAMESPACE/NAME` names the other writer"},
+			{"Orphaned", Fine, "event: objects left the release and were kept, for the cause in the message", "delete them by hand if they are to go"},
 			{"FieldYielded", Fine, "fields are left to another controller: an autoscaler, or one that took them again and again", "if they are to be ours, set `lockstep.dev/ssa: force` on the manifest"},
 		},
 	}

@@ -67,7 +67,7 @@ func source() Group {
 			{"StatusPushDenied", Person, "the server's policy refuses the push", "let the status key push to `lockstep-status/*`"},
 			{"StatusPushFailed", Itself, "network, server or a lost race", ""},
 			{"StatusRefInvalid", Person, "the status branch would be somebody else's branch", "choose another `spec.cluster`"},
-			{"Pruned", Fine, "event: an object left Git and was deleted, as it allowed", ""},
+			{"Pruned", Fine, "event: an object left Git and was deleted, as it allowed; or objects left a release", ""},
 		},
 	}
 }

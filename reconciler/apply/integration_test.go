@@ -190,7 +190,7 @@ func TestKubectlEditIsRepaired(t *testing.T) {
 		t.Errorf("requests: %q, want one patch a repair", got)
 	}
 	for _, i := range []int{0, 2, 3} {
-		r.await("a notice of the repair", func() bool { return r.told(ms[i].ID, DriftRepaired, "") == 1 })
+		r.await("a notice of the repair", func() bool { return r.told(ms[i].ID, ReasonDriftRepaired, "") == 1 })
 	}
 }
 
@@ -257,7 +257,7 @@ func TestScaledFieldIsYieldedWhileReconciling(t *testing.T) {
 	if y.Pointer != "/spec/replicas" || y.Manager != "horizontal-pod-autoscaler" {
 		t.Errorf("yielded %+v", y)
 	}
-	if n := r.told(ms[2].ID, FieldYielded, "/spec/replicas to horizontal-pod-autoscaler"); n != 1 {
+	if n := r.told(ms[2].ID, ReasonFieldYielded, "/spec/replicas to horizontal-pod-autoscaler"); n != 1 {
 		t.Errorf("%d notices of the yield, want 1", n)
 	}
 	scale("6")

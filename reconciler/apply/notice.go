@@ -10,15 +10,15 @@ type Happening string
 
 // What people may want to hear of; the names are reasons of events.
 const (
-	// DriftRepaired: others changed or removed the object, and it was made
+	// ReasonDriftRepaired: others changed or removed the object, and it was made
 	// level again.
-	DriftRepaired Happening = "DriftRepaired"
-	// FieldYielded: fields of the object are left to another controller now.
-	FieldYielded Happening = "FieldYielded"
-	// Pruned: the object left the set and was deleted.
-	Pruned Happening = "Pruned"
-	// Orphaned: the object left the set and stays in the cluster.
-	Orphaned Happening = "Orphaned"
+	ReasonDriftRepaired Happening = "DriftRepaired"
+	// ReasonFieldYielded: fields of the object are left to another controller now.
+	ReasonFieldYielded Happening = "FieldYielded"
+	// ReasonPruned: the object left the set and was deleted.
+	ReasonPruned Happening = "Pruned"
+	// ReasonOrphaned: the object left the set and stays in the cluster.
+	ReasonOrphaned Happening = "Orphaned"
 )
 
 // Notice is something that happened to an object of the set.

@@ -180,11 +180,11 @@ func (e *Engine) pruneLevel(ctx context.Context, level []entry, result *PruneRes
 		case why != "":
 			result.Orphaned = append(result.Orphaned, Orphan{ID: it.id, Reason: why})
 			e.forget(it)
-			e.tell(it.id, Orphaned, why)
+			e.tell(it.id, ReasonOrphaned, why)
 		case o == nil:
 			result.Deleted = append(result.Deleted, it.id)
 			e.forget(it)
-			e.tell(it.id, Pruned, "")
+			e.tell(it.id, ReasonPruned, "")
 		default:
 			dying = append(dying, waiting{it, t, o})
 		}
@@ -198,7 +198,7 @@ func (e *Engine) pruneLevel(ctx context.Context, level []entry, result *PruneRes
 		}
 		result.Deleted = append(result.Deleted, w.it.id)
 		e.forget(w.it)
-		e.tell(w.it.id, Pruned, "")
+		e.tell(w.it.id, ReasonPruned, "")
 	}
 	return failures
 }

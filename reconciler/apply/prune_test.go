@@ -133,7 +133,7 @@ func TestWallSevenAdoptedObjectsAreOrphaned(t *testing.T) {
 	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !r.exists(ms[0].ID) {
 		t.Errorf("%+v, want the adopted ConfigMap orphaned", result)
 	}
-	if n := r.told(ms[0].ID, Orphaned, "it existed before"); n != 1 {
+	if n := r.told(ms[0].ID, ReasonOrphaned, "it existed before"); n != 1 {
 		t.Errorf("%d notices of the orphan, want 1", n)
 	}
 }
@@ -279,7 +279,7 @@ func TestUnconfirmedDeletionStaysInTheInventory(t *testing.T) {
 	if r.exists(ms[5].ID) || r.exists(ms[4].ID) {
 		t.Error("the deletion wasn't finished after the restart")
 	}
-	if r.told(ms[5].ID, Pruned, "") != 1 || r.told(ms[4].ID, Pruned, "") != 1 {
+	if r.told(ms[5].ID, ReasonPruned, "") != 1 || r.told(ms[4].ID, ReasonPruned, "") != 1 {
 		t.Errorf("notices: %v, want one of each deletion", r.notices)
 	}
 }

@@ -495,6 +495,6 @@ func (e *Engine) actionLocked(j *job, o *live.Object, now time.Time) Action {
 		j.it.pace.contested(now)
 	}
 	e.cfg.Metrics.repaired()
-	e.tell(j.it.id, DriftRepaired, "")
+	e.tell(j.it.id, ReasonDriftRepaired, "")
 	return Repaired
 }

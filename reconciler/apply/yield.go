@@ -52,7 +52,7 @@ func (e *Engine) yield(ctx context.Context, j *job) error {
 		to = append(to, l.pointer+" to "+l.manager)
 	}
 	if added > 0 {
-		e.tell(j.it.id, FieldYielded, strings.Join(to, ", "))
+		e.tell(j.it.id, ReasonFieldYielded, strings.Join(to, ", "))
 		e.store.touch(j.it)
 		e.cfg.Metrics.yielded(added)
 	}
