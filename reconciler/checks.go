@@ -39,6 +39,8 @@ type checks struct {
 	cached    client.Reader
 	discovery discovery.ServerVersionInterface
 	now       func() time.Time
+	// refused hears of each refusal, by its reason.
+	refused func(reason string)
 
 	mu   sync.Mutex
 	spec v1alpha1.ClusterReleaseSpec
@@ -71,8 +73,26 @@ func (c *checks) rollbackTo() string {
 	return c.spec.Rollback.To
 }
 
-// Check implements worker.Preconditions.
+// Check implements worker.Preconditions. Refusals are counted.
 func (c *checks) Check(ctx context.Context, desired worker.Desired, target *payload.Payload, current worker.Current) ([]precondition.Violation, error) {
+	violations, err := c.check(ctx, desired, target, current)
+	if err != nil && ctx.Err() == nil {
+		c.refused(reasonOf(err, "PreconditionChecks"))
+	}
+	c.count(violations)
+	return violations, err
+}
+
+// count counts what holds the release back.
+func (c *checks) count(violations []precondition.Violation) {
+	for _, v := range violations {
+		if v.Blocking && !v.Waived {
+			c.refused(v.Reason)
+		}
+	}
+}
+
+func (c *checks) check(ctx context.Context, desired worker.Desired, target *payload.Payload, current worker.Current) ([]precondition.Violation, error) {
 	if err := checkHealthRules(target); err != nil {
 		return nil, err
 	}

@@ -47,6 +47,7 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	defer r.took(v1alpha1.KindClusterRelease, obj.Name, r.now())
 	before := obj.DeepCopy()
 	facts := status.ReleaseFacts{Spec: obj.Spec, Generation: obj.Generation, Insecure: r.opts.doors()}
 	rt, err := r.act(ctx, &obj, &facts)

@@ -50,6 +50,7 @@ func (r *sourceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 		return ctrl.Result{}, err
 	}
 	started := r.now()
+	defer r.took(v1alpha1.KindGitSource, obj.Name, started)
 	if held := r.holds(&obj); held.Reason != "" {
 		// Payload paths of what was accepted can be read all the same.
 		if held.Reason != status.ReasonNotFromSource {

@@ -4,9 +4,13 @@
 package reconciler
 
 import (
+	"context"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -16,6 +20,7 @@ type releaseMetrics struct {
 	info      *prometheus.GaugeVec
 	manifests *prometheus.GaugeVec
 	errors    *prometheus.CounterVec
+	verify    *prometheus.HistogramVec
 	hosts     *prometheus.GaugeVec
 }
 
@@ -25,11 +30,16 @@ func newReleaseMetrics() *releaseMetrics {
 			Name: "lockstep_release_info", Help: "The version of a release in each of its roles: desired, accepted, applied.",
 		}, []string{"release", "role", "version"}),
 		manifests: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "lockstep_release_manifests", Help: "Manifests of the accepted release by state: done, skipped, total.",
+			Name: "lockstep_release_manifests", Help: "Manifests of the accepted release by state: done (skipped ones included), skipped, failed, blocked (applied and waited for), total.",
 		}, []string{"release", "state"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_release_payload_errors_total", Help: "Refusals of a desired release, by reason.",
+			Name: "lockstep_release_payload_errors_total", Help: "Refusals of a desired release, by reason: of its signatures, its content, a precondition or the dry run.",
 		}, []string{"release", "reason"}),
+		verify: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "lockstep_release_verify_seconds",
+			Help:    "Time of the verification of a desired release's signatures, with what it reads from the registry, by result: ok, error.",
+			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, []string{"release", "result"}),
 		hosts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_nodeos_hosts", Help: "Hosts of a pool by state.",
 		}, []string{"nodeos", "state"}),
@@ -37,7 +47,7 @@ func newReleaseMetrics() *releaseMetrics {
 }
 
 func (m *releaseMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.info, m.manifests, m.errors, m.hosts}
+	return []prometheus.Collector{m.info, m.manifests, m.errors, m.verify, m.hosts}
 }
 
 // release records where a release stands.
@@ -48,7 +58,7 @@ func (m *releaseMetrics) release(obj *v1alpha1.ClusterRelease, w *worker.SyncWor
 			m.info.WithLabelValues(obj.Name, role, ref.Version).Set(1)
 		}
 	}
-	for state, n := range map[string]int{"done": w.Done, "skipped": w.Skipped, "total": w.Total} {
+	for state, n := range map[string]int{"done": w.Done, "skipped": w.Skipped, "failed": w.Failed, "blocked": w.BlockingTotal - w.Failed, "total": w.Total} {
 		m.manifests.WithLabelValues(obj.Name, state).Set(float64(n))
 	}
 }
@@ -59,6 +69,36 @@ func (m *releaseMetrics) forget(name string) {
 	m.info.DeletePartialMatch(match)
 	m.manifests.DeletePartialMatch(match)
 	m.errors.DeletePartialMatch(match)
+	m.verify.DeletePartialMatch(match)
+}
+
+// refused counts a refusal of a release.
+func (m *releaseMetrics) refused(name, reason string) {
+	m.errors.WithLabelValues(name, reason).Inc()
+}
+
+// verified records how long a verification took.
+func (m *releaseMetrics) verified(name string, took time.Duration, err error) {
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	m.verify.WithLabelValues(name, result).Observe(took.Seconds())
+}
+
+// countedDryRun counts what the dry run of a builder refuses.
+type countedDryRun struct {
+	worker.ResourceBuilder
+	refused func(reason string)
+}
+
+// DryRun implements worker.ResourceBuilder.
+func (b countedDryRun) DryRun(ctx context.Context, target *payload.Payload) error {
+	err := b.ResourceBuilder.DryRun(ctx, target)
+	if err != nil && ctx.Err() == nil {
+		b.refused(reasonOf(err, "DryRunRefused"))
+	}
+	return err
 }
 
 // pool records where a pool stands.

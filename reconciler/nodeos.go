@@ -102,6 +102,7 @@ func (r *poolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if wait := r.early(req.Name); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
+	defer r.took(v1alpha1.KindNodeOS, obj.Name, r.now())
 	before := obj.DeepCopy()
 	// A pool that is being deleted begins nothing: its hosts in flight are
 	// brought to an end whatever its spec says now, or it would never go.

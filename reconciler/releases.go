@@ -256,13 +256,14 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 	if err != nil {
 		return nil, err
 	}
+	refused := func(reason string) { r.gauges.refused(name, reason) }
 	rt := &releaseRuntime{
 		name: name, serviceAccount: account, engine: engine, notices: notices, written: r.opts.Now(),
 		leftOut: leftout.New(r.maps, name),
 		builder: &objectBuilder{engine: engine, health: r.health, now: r.opts.Now, policy: policyOf(&obj.Spec)},
 		retriever: &retriever{
-			name: name, registry: r.images, policy: r.policy, now: r.opts.Now,
-			refused: func(reason string) { r.gauges.errors.WithLabelValues(name, reason).Inc() },
+			name: name, registry: r.images, policy: r.policy, now: r.opts.Now, refused: refused,
+			verified: func(took time.Duration, err error) { r.gauges.verified(name, took, err) },
 		},
 	}
 	rt.builder.monitor = r.health.NewMonitor(func(m *payload.Manifest, v health.Verdict) {
@@ -276,10 +277,10 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 	rt.retriever.held = func() held { return r.held(rt) }
 	rt.checks = &checks{
 		name: name, engine: engine, store: r.store, policy: r.policy, live: r.shared.live, reader: r.reader, cached: r.cached,
-		discovery: r.discovery, now: r.opts.Now, spec: *obj.Spec.DeepCopy(),
+		discovery: r.discovery, now: r.opts.Now, refused: refused, spec: *obj.Spec.DeepCopy(),
 	}
 	rt.worker, err = worker.New(worker.Config{
-		Retriever: rt.retriever, Preconditions: rt.checks, Builder: rt.builder, Reporter: reporter{r, name},
+		Retriever: rt.retriever, Preconditions: rt.checks, Builder: countedDryRun{rt.builder, refused}, Reporter: reporter{r, name},
 		Interval: obj.Spec.Interval.Duration, Restore: restoreOf(r.store.Release(name), &obj.Spec),
 		Seed: seedOf(obj), Now: r.opts.Now,
 	})

@@ -39,8 +39,10 @@ type retriever struct {
 	registry *imageAccess
 	policy   func() *trust.Document
 	now      func() time.Time
-	// refused hears of each refusal, by its reason.
-	refused func(reason string)
+	// refused hears of each refusal, by its reason; verified how long each
+	// verification took, and what it came to.
+	refused  func(reason string)
+	verified func(took time.Duration, err error)
 
 	mu     sync.Mutex
 	origin origin
@@ -123,10 +125,14 @@ func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worke
 		request.Signatures = append(request.Signatures, d)
 	}
 	var signed verify.Signed
+	began := r.now()
 	if desired.Path != "" {
 		signed, err = r.verifyPath(ctx, verifier, from, desired, request)
 	} else {
 		signed, err = verifier.Release(ctx, request)
+	}
+	if ctx.Err() == nil {
+		r.verified(r.now().Sub(began), err)
 	}
 	if err != nil {
 		return worker.PayloadInfo{}, err

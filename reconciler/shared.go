@@ -98,6 +98,12 @@ func (b *base) patchFresh(ctx context.Context, obj *v1alpha1.GitSource, change f
 	}
 }
 
+// took records how long a look at an object took; it is to be deferred with the
+// time at its begin.
+func (b *base) took(kind, name string, began time.Time) {
+	b.metrics.RecordDuration(corev1.ObjectReference{Kind: kind, Namespace: v1alpha1.Namespace, Name: name}, began)
+}
+
 // record sets the condition metrics of the object.
 func (b *base) record(obj conditioned) {
 	ref, err := reference.GetReference(b.client.Scheme(), obj)
@@ -109,8 +115,8 @@ func (b *base) record(obj conditioned) {
 	}
 }
 
-// forget drops the condition metrics of an object that is gone: an alert on one
-// would go on for ever.
+// forget drops the metrics of an object that is gone: an alert on one of its
+// conditions would go on for ever.
 func (b *base) forget(kind, name string) {
 	ref := corev1.ObjectReference{Kind: kind, Namespace: v1alpha1.Namespace, Name: name}
 	for _, typ := range []string{
@@ -122,6 +128,7 @@ func (b *base) forget(kind, name string) {
 	} {
 		b.metrics.DeleteCondition(ref, typ)
 	}
+	b.metrics.DeleteDuration(ref)
 }
 
 // announce emits events for transitions only.

@@ -41,6 +41,7 @@ func (r *trustReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	}
 	before := obj.DeepCopy()
 	now := r.now()
+	defer r.took(v1alpha1.KindTrustPolicy, obj.Name, now)
 	refusal := r.accept(ctx, &obj, now)
 	if refusal != nil && reasonOf(refusal, "") == "" {
 		// Not a decision: the store couldn't be written.
