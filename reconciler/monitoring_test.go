@@ -262,6 +262,34 @@ func TestTheRulesOfTheOperatorAreThePlainOnes(t *testing.T) {
 	}
 }
 
+func TestEveryAlertHasARuleTest(t *testing.T) {
+	var plain alerts
+	readInto(t, "rules.yaml", &plain)
+	var scripts struct {
+		Tests []struct {
+			Cases []struct {
+				Alert string `json:"alertname"`
+				Want  []any  `json:"exp_alerts"`
+			} `json:"alert_rule_test"`
+		} `json:"tests"`
+	}
+	readInto(t, "testdata/alerts.yaml", &scripts)
+	fires, rests := map[string]bool{}, map[string]bool{}
+	for _, s := range scripts.Tests {
+		for _, c := range s.Cases {
+			fires[c.Alert] = fires[c.Alert] || len(c.Want) > 0
+			rests[c.Alert] = rests[c.Alert] || len(c.Want) == 0
+		}
+	}
+	for _, g := range plain.Groups {
+		for _, r := range g.Rules {
+			if !fires[r.Alert] || !rests[r.Alert] {
+				t.Errorf("%s: a test that it fires: %t, and one that it doesn't: %t", r.Alert, fires[r.Alert], rests[r.Alert])
+			}
+		}
+	}
+}
+
 func TestPromtoolAcceptsTheRules(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
