@@ -6,7 +6,7 @@
 // Facts are gathered by the caller; Evaluate runs every check over them and
 // returns all violations at once, so that people see the whole list before
 // the first write. A blocking violation is waived by its name only; there is
-// no force that waives everything.
+// no force that waives everything. Who may waive is decided by the caller.
 package precondition
 
 import "slices"
