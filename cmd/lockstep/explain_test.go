@@ -226,7 +226,7 @@ func TestExplainFollowsTheChainFromTheCommitToTheLiveObject(t *testing.T) {
 	e.says("configmap/explained/nowhere", "isn't in the cluster, and no release declares it")
 	e.says("configmap/explained/hotfixed", "left to people by an override of ClusterRelease/explained: hotfix")
 	e.says("configmap/explained/refused", "isn't as ClusterRelease/explained 1.4.2 wants it: WebhookDenied: policy: no", "for 4m", "said no")
-	e.says("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "mends itself: yes", "blocking  ConfigMap explained/refused",
+	e.says("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "mends itself: yes", "blocking  ConfigMap explained/refused", "it won't pass by itself",
 		"payload   documents left out for this cluster: 2, oddities accepted: 1",
 		"warning   HostSkew: kubelets are old")
 	e.says("apps/Deployment/explained/api", "apps Deployment explained/api   isn't in the cluster")

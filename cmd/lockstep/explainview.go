@@ -298,6 +298,9 @@ func (v *explainView) retry(b *v1alpha1.Blocking) string {
 	if b.Deadline != nil {
 		parts = append(parts, "gives up in "+span(b.Deadline.Sub(v.now)))
 	}
+	if !b.Retriable {
+		parts = append(parts, "it won't pass by itself")
+	}
 	return strings.Join(parts, "; ")
 }
 
