@@ -86,7 +86,8 @@ func TestUpgradeableNamesAllThatObjects(t *testing.T) {
 		"nothing": {ReleaseFacts{Spec: spec("1.1.0", imageA)}, metav1.ConditionTrue, ReasonAsExpected, "nothing holds updates back"},
 		"one":     {ReleaseFacts{Spec: spec("1.1.0", imageA), Objections: []Objection{etcd}}, metav1.ConditionFalse, "EtcdDegraded", "ClusterOperator/etcd: a member is down"},
 		"two": {
-			ReleaseFacts{Spec: unmanaged, Objections: []Objection{etcd}}, metav1.ConditionFalse, ReasonMultiple,
+			ReleaseFacts{Spec: unmanaged, Objections: []Objection{etcd}},
+			metav1.ConditionFalse, ReasonMultiple,
 			"1 objects are unmanaged by overrides; a new minor version may not fit them; ClusterOperator/etcd: a member is down",
 		},
 	} {
