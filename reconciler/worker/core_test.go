@@ -338,3 +338,33 @@ func (s *script) renderStatus(out *strings.Builder) {
 		fmt.Fprintf(out, "  warnings: %s\n", strings.Join(st.Actual.Warnings, ", "))
 	}
 }
+
+func TestARefusedReleaseTellsWhoSignedIt(t *testing.T) {
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	c, _ := next(core{interval: time.Minute}, updated{generation: 1, desired: desired("1.0.0"), state: payload.Updating}, now)
+	info := PayloadInfo{Payload: testPayload(t, "1.0.0", "a"), Verified: true, Evidence: []string{"ci"}}
+	c, _ = next(c, loaded{number: c.load.number, info: info, violations: []precondition.Violation{{Name: "GiantHop", Reason: "GiantHop", Blocking: true}}}, now)
+	if s := c.status(); s.Load.Failure == nil || !s.Load.Verified || !slices.Equal(s.Load.Evidence, info.Evidence) {
+		t.Errorf("load: %+v", s.Load)
+	}
+}
+
+func TestWhatBlocksSaysWhetherItMayPassByItself(t *testing.T) {
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	c, _ := next(core{interval: time.Minute}, updated{generation: 1, desired: desired("1.0.0"), state: payload.Updating}, now)
+	c, _ = next(c, loaded{number: c.load.number, info: PayloadInfo{Payload: testPayload(t, "1.0.0", "a", "b", "c"), Verified: true}}, now)
+	c, _ = next(c, passStepped{c.pass.number, StepApplyManifests}, now)
+	for name, retry := range map[string]bool{"a": true, "b": false} {
+		err := &UpdateError{Code: "Refused", Effect: EffectFail, Object: object(name), Retry: retry}
+		c, _ = next(c, appliedOne{number: c.pass.number, manifest: c.accepted.manifest(object(name)), err: err}, now)
+	}
+	c, _ = next(c, waitingFor{c.pass.number, c.accepted.manifest(object("c")), Waiting{Reason: "InProgress"}}, now)
+	s := c.status()
+	got := map[string]bool{}
+	for _, b := range s.Blocking {
+		got[b.Object.Name] = b.Retriable
+	}
+	if want := map[string]bool{"a": true, "b": false, "c": true}; !maps.Equal(got, want) || s.Failed != 2 || s.BlockingTotal != 3 {
+		t.Errorf("retriable %v, %d failed of %d", got, s.Failed, s.BlockingTotal)
+	}
+}
