@@ -110,6 +110,9 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 	if len(f.Completed) > 0 {
 		f.Current = f.Completed[0]
 	}
+	if current.Accepted != nil {
+		f.Applying = current.Accepted.Version
+	}
 	f.RollbackTo = c.rollbackTo()
 	if doc := c.policy(); doc != nil {
 		f.Floor = doc.Floors[target.Product]

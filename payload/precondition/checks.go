@@ -46,8 +46,11 @@ func (f *Facts) versions() (current, target semver.Version, ok bool) {
 // minor version: a reverted commit is the request.
 func rollback(f *Facts) []Violation {
 	current, target, ok := f.versions()
-	if !ok || target.GTE(current) || f.RollbackTo == f.Target.Version {
+	if !ok || f.RollbackTo == f.Target.Version {
 		return nil
+	}
+	if target.GTE(current) {
+		return f.retreat(target)
 	}
 	if preceding := f.preceding(); preceding != f.Target.Version {
 		return blocking(Rollback, "%s is older than %s and isn't the release before it (%s); set spec.rollback.to: %s to go back to it",
@@ -57,6 +60,20 @@ func rollback(f *Facts) []Violation {
 		return blocking(Rollback, "%s, and Kubernetes doesn't go back across a minor version; if that is what is wanted all the same, set spec.rollback.to: %s", why, target)
 	}
 	return nil
+}
+
+// retreat holds back the way from an update that didn't end to what was level
+// before it, only if that update has moved the API server for sure: to strand
+// people in it on a guess would be worse.
+func (f *Facts) retreat(target semver.Version) []Violation {
+	server, known := f.server()
+	applying, err := semver.ParseTolerant(f.Applying)
+	carried, unsaid := semver.Parse(f.Target.Kubernetes)
+	if err != nil || unsaid != nil || !known || target.GTE(applying) || !before(carried, server) {
+		return nil
+	}
+	return blocking(Rollback, "%s carries Kubernetes %s, and %s, which is being applied, has brought %s already; Kubernetes doesn't go back across a minor version: "+
+		"go on to a patch of %[3]s, or set spec.rollback.to: %[1]s", target, carried, applying, server)
 }
 
 // crossesBack says why going back to the target would, or might, move the API

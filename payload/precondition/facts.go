@@ -18,6 +18,9 @@ type Facts struct {
 	Target *payload.Payload
 	// Current is the version that runs, "" before the first.
 	Current string
+	// Applying is the version that is being applied, which is Current once it
+	// is level; "" before the first.
+	Applying string
 	// Completed are the versions that were level once, newest first; the
 	// current one may be the first of them.
 	Completed []string
