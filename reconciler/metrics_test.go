@@ -16,7 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
@@ -120,16 +123,36 @@ func TestRefusalsOfPreconditionsAreCounted(t *testing.T) {
 	}
 }
 
-func TestAGoneObjectLeavesNoDuration(t *testing.T) {
-	b := base{metrics: metrics.NewRecorder()}
-	b.took(v1alpha1.KindClusterRelease, "platform", time.Now())
-	name := "gotk_reconcile_duration_seconds"
-	if got := samples(t, name, b.metrics.Collectors()...); len(got) != 1 {
-		t.Errorf("%v, want one", got)
+// schemeOnly is a client that knows its kinds and nothing else.
+type schemeOnly struct {
+	client.Client
+	scheme *runtime.Scheme
+}
+
+func (c schemeOnly) Scheme() *runtime.Scheme { return c.scheme }
+
+func TestAGoneObjectLeavesNoMetric(t *testing.T) {
+	scheme := runtime.NewScheme()
+	must(t, v1alpha1.AddToScheme(scheme))
+	b := base{metrics: metrics.NewRecorder(), client: schemeOnly{scheme: scheme}}
+	obj := &v1alpha1.ClusterRelease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "platform"}}
+	obj.Spec.Suspend = true
+	obj.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: "False"}}
+	b.took(v1alpha1.KindClusterRelease, obj.Name, time.Now())
+	b.record(obj)
+	for name, want := range map[string]int{"gotk_reconcile_duration_seconds": 1, "gotk_suspend_status": 1, "gotk_reconcile_condition": 3} {
+		if got := samples(t, name, b.metrics.Collectors()...); len(got) != want {
+			t.Errorf("%s: %v, want %d samples", name, got, want)
+		}
 	}
-	b.forget(v1alpha1.KindClusterRelease, "platform")
-	if got := samples(t, name, b.metrics.Collectors()...); len(got) != 0 {
-		t.Errorf("left: %v", got)
+	if s := samples(t, "gotk_suspend_status", b.metrics.Collectors()...)["ClusterRelease platform lockstep-system"]; s.GetGauge().GetValue() != 1 {
+		t.Errorf("a suspended release: %v", s)
+	}
+	b.forget(v1alpha1.KindClusterRelease, obj.Name)
+	for _, name := range []string{"gotk_reconcile_duration_seconds", "gotk_suspend_status", "gotk_reconcile_condition"} {
+		if got := samples(t, name, b.metrics.Collectors()...); len(got) != 0 {
+			t.Errorf("left: %v", got)
+		}
 	}
 }
 

@@ -104,7 +104,7 @@ func (b *base) took(kind, name string, began time.Time) {
 	b.metrics.RecordDuration(corev1.ObjectReference{Kind: kind, Namespace: v1alpha1.Namespace, Name: name}, began)
 }
 
-// record sets the condition metrics of the object.
+// record sets the metrics of the object's conditions, and of its suspension.
 func (b *base) record(obj conditioned) {
 	ref, err := reference.GetReference(b.client.Scheme(), obj)
 	if err != nil {
@@ -112,6 +112,14 @@ func (b *base) record(obj conditioned) {
 	}
 	for _, c := range obj.GetConditions() {
 		b.metrics.RecordCondition(*ref, c)
+	}
+	switch o := obj.(type) {
+	case *v1alpha1.GitSource:
+		b.metrics.RecordSuspend(*ref, o.Spec.Suspend)
+	case *v1alpha1.ClusterRelease:
+		b.metrics.RecordSuspend(*ref, o.Spec.Suspend)
+	case *v1alpha1.NodeOS:
+		b.metrics.RecordSuspend(*ref, o.Spec.Suspend)
 	}
 }
 
@@ -129,6 +137,7 @@ func (b *base) forget(kind, name string) {
 		b.metrics.DeleteCondition(ref, typ)
 	}
 	b.metrics.DeleteDuration(ref)
+	b.metrics.DeleteSuspend(ref)
 }
 
 // announce emits events for transitions only.
