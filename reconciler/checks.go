@@ -93,16 +93,17 @@ func (c *checks) count(violations []precondition.Violation) {
 }
 
 func (c *checks) check(ctx context.Context, desired worker.Desired, target *payload.Payload, current worker.Current) ([]precondition.Violation, error) {
-	if err := checkHealthRules(target); err != nil {
+	unmanaged := make(map[payload.ObjectID]bool, len(current.Overrides))
+	for i := range current.Overrides {
+		unmanaged[current.Overrides[i].ID] = true
+	}
+	if err := checkHealthRules(target, unmanaged); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
 	spec := c.spec
 	c.mu.Unlock()
-	f := &precondition.Facts{Target: target, Unmanaged: map[payload.ObjectID]bool{}, Owners: c.engine.Others(target.Manifests)}
-	for i := range current.Overrides {
-		f.Unmanaged[current.Overrides[i].ID] = true
-	}
+	f := &precondition.Facts{Target: target, Unmanaged: unmanaged, Owners: c.engine.Others(target.Manifests)}
 	f.Prunable, f.Managed = c.engine.Prunable()
 	for _, done := range c.store.Release(c.name).Completed {
 		f.Completed = append(f.Completed, done.Version)
@@ -136,11 +137,12 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 }
 
 // checkHealthRules refuses a release with a rule that can't be evaluated before
-// anything of it is applied; else it would show amid the update.
-func checkHealthRules(target *payload.Payload) error {
+// anything of it is applied; else it would show amid the update. Nobody asks
+// after the health of objects that are left to people.
+func checkHealthRules(target *payload.Payload, unmanaged map[payload.ObjectID]bool) error {
 	for i := range target.Manifests {
 		m := &target.Manifests[i]
-		if m.Health == "" {
+		if m.Health == "" || unmanaged[m.ID] {
 			continue
 		}
 		if err := health.Validate(m.Health); err != nil {

@@ -115,6 +115,9 @@ func TestRefusalsOfPreconditionsAreCounted(t *testing.T) {
 	if _, err := c.Check(t.Context(), worker.Desired{}, &payload.Payload{Manifests: []payload.Manifest{m}}, worker.Current{}); err == nil {
 		t.Error("a rule that can't be read was taken")
 	}
+	if err := checkHealthRules(&payload.Payload{Manifests: []payload.Manifest{m}}, map[payload.ObjectID]bool{m.ID: true}); err != nil {
+		t.Errorf("the rule of an object that is left to people: %v", err)
+	}
 	c.count([]precondition.Violation{
 		{Reason: "GiantHop", Blocking: true}, {Reason: "PruneGuard", Blocking: true, Waived: true}, {Reason: "UnpinnedImage"}, {Reason: "HostSkew", Blocking: true},
 	})

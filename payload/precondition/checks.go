@@ -368,6 +368,9 @@ func unpinnedImage(f *Facts) []Violation {
 	var names []string
 	for i := range f.Target.Manifests {
 		m := &f.Target.Manifests[i]
+		if f.Unmanaged[m.ID] {
+			continue
+		}
 		for _, image := range images(m.Object.Object, 0) {
 			if !strings.Contains(image, "@sha256:") {
 				names = append(names, fmt.Sprintf("%s in %s", image, m.ID))
