@@ -208,8 +208,8 @@ func crafted(t *testing.T, w *world.World, version string, files map[string]stri
 }
 
 // testOwnedByOther declares a second release that claims an object of the
-// first. At its first version what it claims isn't applied; later it is refused
-// before its first write. Both name the object and its owner.
+// first: it is refused before its first write, at its first version as later,
+// and the object and its owner are named.
 func testOwnedByOther(t *testing.T, s *stable) {
 	t.Helper()
 	site := declarePath + "site.yaml"
@@ -219,7 +219,7 @@ func testOwnedByOther(t *testing.T, s *stable) {
 		}))
 	}
 	push(t, s.w, "site claims an object of the platform", map[string]string{site: declare("site", "1.0.0", thief("1.0.0"))})
-	contains(t, waitCondition(t, s.w, releaseObject("site"), v1alpha1.ConditionReady, "False", "OwnedByOther"), "platform/settings", "clusterrelease/platform")
+	contains(t, s.refused(t, "site", "1.0.0", "OwnedByOther"), "platform/settings", "clusterrelease/platform")
 	waitConfig(t, s.w, platform, first)
 	s.goesOn(t)
 	push(t, s.w, "site claims its own", map[string]string{site: declare("site", "1.0.1", release(t, s.w, configRelease("site", "1.0.1", nil)))})
