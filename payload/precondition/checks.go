@@ -42,8 +42,8 @@ func (f *Facts) versions() (current, target semver.Version, ok bool) {
 }
 
 // rollback allows a lower version only if the owner named it, or if it is the
-// one that was level before the current one and doesn't lead back across a
-// minor version: a reverted commit is the request.
+// one that was level before the current one and doesn't lead Kubernetes back
+// across a minor version: a reverted commit is the request.
 func rollback(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || f.RollbackTo == f.Target.Version {
@@ -77,9 +77,10 @@ func (f *Facts) retreat(target semver.Version) []Violation {
 }
 
 // crossesBack says why going back to the target would, or might, move the API
-// server to an earlier minor version; "" if it doesn't. Where the payload
-// doesn't say which Kubernetes it carries, the product's own minor version
-// stands for it, as in OpenShift.
+// server to an earlier minor version; "" if it doesn't. Where a payload names
+// its component images and doesn't say which Kubernetes is among them, the
+// product's own minor version stands for it, as in OpenShift; a payload without
+// such a list carries no Kubernetes.
 func (f *Facts) crossesBack(current, target semver.Version) string {
 	server, known := f.server()
 	if carried, err := semver.Parse(f.Target.Kubernetes); err == nil && known {
@@ -88,7 +89,7 @@ func (f *Facts) crossesBack(current, target semver.Version) string {
 		}
 		return ""
 	}
-	if before(target, current) {
+	if f.Target.Images != nil && before(target, current) {
 		return fmt.Sprintf("%s is of another minor version than %s and doesn't say which Kubernetes it carries", target, current)
 	}
 	return ""

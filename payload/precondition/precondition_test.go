@@ -55,18 +55,19 @@ func TestPreconditions(t *testing.T) {
 		want  string // name of a violation; "warn " before a warning, "" for none
 		text  string
 	}{
-		"the first release":                                   {Facts{Target: release(t, "1.0.0")}, "", ""},
-		"the next patch":                                      {Facts{Target: release(t, "1.4.3"), Current: "1.4.2"}, "", ""},
-		"the next minor":                                      {Facts{Target: release(t, "1.5.0"), Current: "1.4.2"}, "", ""},
-		"two minors on":                                       {Facts{Target: release(t, "1.6.0"), Current: "1.4.2"}, GiantHop, "update to 1.5 first"},
-		"another major":                                       {Facts{Target: release(t, "2.0.0"), Current: "1.4.2"}, GiantHop, "major"},
-		"below the release's minimum":                         {Facts{Target: minimum(release(t, "1.5.0"), "1.4.3"), Current: "1.4.2"}, GiantHop, "from 1.4.3 on only"},
-		"back to the preceding":                               {Facts{Target: release(t, "1.4.1"), Current: "1.4.2", Completed: []string{"1.4.2", "1.4.1"}}, "", ""},
-		"back to an earlier one":                              {Facts{Target: release(t, "1.4.0"), Current: "1.4.2", Completed: []string{"1.4.2", "1.4.1", "1.4.0"}}, Rollback, "spec.rollback.to: 1.4.0"},
-		"back from one that never was level":                  {Facts{Target: release(t, "1.4.1"), Current: "1.4.2", Completed: []string{"1.4.1"}}, "", ""},
-		"back across a minor to where it was":                 {Facts{Target: release(t, "1.3.9"), Current: "1.4.2", Completed: []string{"1.4.2", "1.3.9"}}, Rollback, "set spec.rollback.to: 1.3.9"},
-		"back across a major to where it was":                 {Facts{Target: release(t, "0.4.2"), Current: "1.4.2", Completed: []string{"1.4.2", "0.4.2"}}, Rollback, "another minor version than 1.4.2"},
-		"back across a minor as the owner says":               {Facts{Target: release(t, "1.3.9"), Current: "1.4.2", Completed: []string{"1.4.2", "1.3.9"}, RollbackTo: "1.3.9"}, "", ""},
+		"the first release":                  {Facts{Target: release(t, "1.0.0")}, "", ""},
+		"the next patch":                     {Facts{Target: release(t, "1.4.3"), Current: "1.4.2"}, "", ""},
+		"the next minor":                     {Facts{Target: release(t, "1.5.0"), Current: "1.4.2"}, "", ""},
+		"two minors on":                      {Facts{Target: release(t, "1.6.0"), Current: "1.4.2"}, GiantHop, "update to 1.5 first"},
+		"another major":                      {Facts{Target: release(t, "2.0.0"), Current: "1.4.2"}, GiantHop, "major"},
+		"below the release's minimum":        {Facts{Target: minimum(release(t, "1.5.0"), "1.4.3"), Current: "1.4.2"}, GiantHop, "from 1.4.3 on only"},
+		"back to the preceding":              {Facts{Target: release(t, "1.4.1"), Current: "1.4.2", Completed: []string{"1.4.2", "1.4.1"}}, "", ""},
+		"back to an earlier one":             {Facts{Target: release(t, "1.4.0"), Current: "1.4.2", Completed: []string{"1.4.2", "1.4.1", "1.4.0"}}, Rollback, "spec.rollback.to: 1.4.0"},
+		"back from one that never was level": {Facts{Target: release(t, "1.4.1"), Current: "1.4.2", Completed: []string{"1.4.1"}}, "", ""},
+		"back across a minor of a release without Kubernetes": {Facts{Target: release(t, "1.3.9"), Current: "1.4.2", Completed: []string{"1.4.2", "1.3.9"}}, "", ""},
+		"back across a minor to where it was":                 {Facts{Target: listing(release(t, "1.3.9")), Current: "1.4.2", Completed: []string{"1.4.2", "1.3.9"}}, Rollback, "set spec.rollback.to: 1.3.9"},
+		"back across a major to where it was":                 {Facts{Target: listing(release(t, "0.4.2")), Current: "1.4.2", Completed: []string{"1.4.2", "0.4.2"}}, Rollback, "another minor version than 1.4.2"},
+		"back across a minor as the owner says":               {Facts{Target: listing(release(t, "1.3.9")), Current: "1.4.2", Completed: []string{"1.4.2", "1.3.9"}, RollbackTo: "1.3.9"}, "", ""},
 		"back across a minor on one Kubernetes":               {Facts{Target: carries(release(t, "1.3.9"), "1.36.1"), Current: "1.4.2", Completed: []string{"1.4.2", "1.3.9"}, APIServer: "v1.36.3"}, "", ""},
 		"back within a minor across a Kubernetes":             {Facts{Target: carries(release(t, "1.4.1"), "1.35.9"), Current: "1.4.2", Completed: []string{"1.4.2", "1.4.1"}, APIServer: "v1.36.3"}, Rollback, "1.4.1 carries Kubernetes 1.35.9, and 1.36.3 runs"},
 		"back amid an update":                                 {Facts{Target: release(t, "1.4.2"), Current: "1.4.2", Applying: "1.5.0", APIServer: "v1.37.0"}, "", ""},
@@ -145,6 +146,12 @@ func minimum(p *payload.Payload, version string) *payload.Payload {
 // carries has a release say which Kubernetes it brings.
 func carries(p *payload.Payload, kubernetes string) *payload.Payload {
 	p.Kubernetes = kubernetes
+	return p
+}
+
+// listing has a release name its component images.
+func listing(p *payload.Payload) *payload.Payload {
+	p.Images = map[string]string{"api": "r/api@sha256:1"}
 	return p
 }
 

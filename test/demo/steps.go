@@ -265,15 +265,13 @@ func (d *demo) revert(ctx context.Context) error {
 		return err
 	}
 	d.since = nil
-	// Back across a minor version: the commit has to name it.
-	named := map[string]string{declared: release("1.0.0", d.first) + "  rollback: {to: 1.0.0, reason: the second version is withdrawn}\n"}
-	if _, err := git.Commit(ctx, d.w.Key("admin"), "Revert to platform 1.0.0", named); err != nil {
+	if _, err := git.Commit(ctx, d.w.Key("admin"), "Revert to platform 1.0.0", nil); err != nil {
 		return err
 	}
 	if err := git.Push(ctx, "main"); err != nil {
 		return err
 	}
-	d.s.note("git revert …, with spec.rollback.to: 1.0.0, && git push")
+	d.s.note("git revert … && git push")
 	if err := d.applied(ctx, "1.0.0", 5*time.Minute); err != nil {
 		return err
 	}

@@ -150,7 +150,7 @@ func TestKilledAnywhereItEndsTheSame(t *testing.T) {
 	w := newWorld(t, 0)
 	s := &stable{w: w}
 	s.good = release(t, w, levelled(first, "probe-38", "probe-39"))
-	next := release(t, w, levelled("1.0.1", "probe-00", "probe-01"))
+	next := release(t, w, levelled("1.1.0", "probe-00", "probe-01"))
 	s.declares(t, first, s.good)
 	must(t, w.Client.Create(t.Context(), w.GitSource()))
 	must(t, w.StartReconciler("--lease-duration", "3s"))
@@ -167,10 +167,10 @@ func TestKilledAnywhereItEndsTheSame(t *testing.T) {
 	uids := managedUIDs(t, w)
 	st := follow(t, w, platform)
 
-	s.declares(t, "1.0.1", next)
+	s.declares(t, "1.1.0", next)
 	for _, n := range []int{1, 15, 37} {
-		st.reach(t, "1.0.1", n)
-		t.Logf("killed with %d objects at 1.0.1", st.at("1.0.1"))
+		st.reach(t, "1.1.0", n)
+		t.Logf("killed with %d objects at 1.1.0", st.at("1.1.0"))
 		s.restart(t, "--lease-duration", "3s")
 	}
 	st.until(t, "the first deletion", func() bool {
@@ -178,10 +178,10 @@ func TestKilledAnywhereItEndsTheSame(t *testing.T) {
 		return len(gone) > 0
 	})
 	s.restart(t, "--lease-duration", "3s")
-	waitApplied(t, w, platform, "1.0.1")
+	waitApplied(t, w, platform, "1.1.0")
 	sameDeletions(t, st, map[string]int{"probe-00": 1, "probe-01": 1})
-	if n := st.at("1.0.1"); n != 38 {
-		t.Errorf("%d objects at 1.0.1, want 38", n)
+	if n := st.at("1.1.0"); n != 38 {
+		t.Errorf("%d objects at 1.1.0, want 38", n)
 	}
 
 	_, err := w.Git.Run(t.Context(), "-c", "user.signingkey="+w.Key("admin"), "revert", "-S", "--no-edit", "HEAD")
