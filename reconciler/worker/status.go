@@ -52,7 +52,12 @@ func (c *core) status() SyncWorkerStatus {
 		s.Failure = nil // A wait: Blocking names it.
 	}
 	s.Blocking, s.BlockingTotal = c.blocking(errs)
-	s.Failed = len(errs.list) + errs.more
+	s.Failed = errs.more
+	for _, e := range errs.list {
+		if e.Effect != EffectNone {
+			s.Failed++
+		}
+	}
 	return s
 }
 
