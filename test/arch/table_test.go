@@ -88,6 +88,7 @@ var imports = map[string][]string{
 	"test/demo":               {"..."},
 	"test/e2e":                {"..."},
 	"test/openshift":          {},
+	"test/shape":              {"payload"},
 	"test/simnode":            {"nodeos", "nodeos/host/sim", "test/controlplane"},
 	"test/simnode/simnode":    {"test/simnode"},
 	"test/examples":           {"payload", "payload/build", "test/controlplane"},

@@ -11,77 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/payload/taskgraph"
 	"github.com/lockstep-dev/lockstep/reconciler/rollout"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
-
-func TestTheMixHasTheSizeThatItsNumbersAreComparedAt(t *testing.T) {
-	t.Parallel()
-	objects := mix("a", mixSize)
-	if len(objects) != mixSize {
-		t.Errorf("%d objects, want %d", len(objects), mixSize)
-	}
-	text, err := documents(objects)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if kilo := len(text) / 1000; kilo < 450 || kilo > 680 {
-		t.Errorf("%d kB of YAML, want about 565", kilo)
-	}
-}
-
-func TestMixesOfTwoPrefixesShareNothing(t *testing.T) {
-	t.Parallel()
-	seen := map[payload.ObjectID]bool{}
-	for _, prefix := range []string{"a", "b"} {
-		ms, err := manifests(mix(prefix, 100))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range ms {
-			if seen[ms[i].ID] {
-				t.Errorf("%s twice", ms[i].ID)
-			}
-			seen[ms[i].ID] = true
-		}
-	}
-}
-
-func TestTheReleaseHasTheShapeOfARealOne(t *testing.T) {
-	t.Parallel()
-	ms, err := release(shape("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := taskgraph.Build(ms, payload.Updating, taskgraph.Order{}).Shape()
-	if want := (taskgraph.Shape{Tasks: 862, Nodes: 68, Depth: 10, Largest: largestNode}); got != want {
-		t.Errorf("shape %+v, want %+v", got, want)
-	}
-}
-
-func TestEveryEditableIsOneOfTwentyKinds(t *testing.T) {
-	t.Parallel()
-	kinds := map[string]bool{}
-	for _, e := range editables() {
-		o, err := e.make(0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ms, err := manifests([]object{o})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if (ms[0].ID.Namespace == "") != clusterScoped(e.resource) {
-			t.Errorf("%s: namespace %q", e.resource, ms[0].ID.Namespace)
-		}
-		kinds[ms[0].ID.Kind] = true
-	}
-	if len(kinds) != 20 {
-		t.Errorf("%d kinds, want 20", len(kinds))
-	}
-}
 
 func TestThePlannedPoolHasWorkToDo(t *testing.T) {
 	t.Parallel()

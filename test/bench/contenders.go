@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/test/shape"
 )
 
 // rawWidth is the concurrency of the bare loop; more brings nothing but
@@ -42,7 +43,7 @@ type rawPatch struct {
 	body []byte
 }
 
-func newRawLoop(config *rest.Config, objects []object) (*rawLoop, error) {
+func newRawLoop(config *rest.Config, objects []shape.Object) (*rawLoop, error) {
 	rc := rest.CopyConfig(config)
 	rc.QPS = -1
 	rc.GroupVersion, rc.APIPath = &schema.GroupVersion{}, "/"
@@ -51,17 +52,17 @@ func newRawLoop(config *rest.Config, objects []object) (*rawLoop, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bare client: %w", err)
 	}
-	ms, err := manifests(objects)
+	ms, err := shape.Manifests(objects)
 	if err != nil {
 		return nil, err
 	}
 	loop := &rawLoop{client: client}
 	for i, o := range objects {
 		stage := 1
-		if o.foundation {
+		if o.Foundation {
 			stage = 0
 		}
-		loop.stages[stage] = append(loop.stages[stage], rawPatch{path: pathOf(&ms[i], o.resource), body: ms[i].JSON})
+		loop.stages[stage] = append(loop.stages[stage], rawPatch{path: pathOf(&ms[i], o.Resource), body: ms[i].JSON})
 	}
 	return loop, nil
 }
@@ -183,8 +184,8 @@ func (f *fluxSSA) apply(file string) (spent, error) {
 func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
 // writeDocuments writes the objects for tools that take a file.
-func writeDocuments(path string, objects []object) error {
-	text, err := documents(objects)
+func writeDocuments(path string, objects []shape.Object) error {
+	text, err := shape.Documents(objects)
 	if err != nil {
 		return err
 	}

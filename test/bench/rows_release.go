@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/taskgraph"
+	"github.com/lockstep-dev/lockstep/test/shape"
 )
 
 // releaseRows brings a release in the shape of a real one, run level by run
@@ -45,14 +46,14 @@ func releaseRows(ctx context.Context, b *bench) ([]result, error) {
 		shown(what+", first, flat (Initializing): wall", median(walls(flat)), "s", peer),
 		shown(what+", level by level (Updating): wall", median(walls(byLevel)), "s", peer),
 		shown(what+", level by level: wall over raw patches", median(ratios(walls(byLevel), walls(bare))), "×", ""),
-		shown(what+", level by level: mutating requests an object", median(counted(byLevel, patches))/shapeSize, "", ""),
+		shown(what+", level by level: mutating requests an object", median(counted(byLevel, patches))/shape.ReleaseSize, "", ""),
 	}, nil
 }
 
 func rawRelease(ctx context.Context, p *plane, costs *[]cost) error {
-	var objects []object
-	for _, one := range shape("raw") {
-		objects = append(objects, one.object)
+	var objects []shape.Object
+	for _, one := range shape.Release("raw") {
+		objects = append(objects, one.Object)
 	}
 	loop, err := newRawLoop(p.Config, objects)
 	if err != nil {
@@ -65,7 +66,7 @@ func rawRelease(ctx context.Context, p *plane, costs *[]cost) error {
 }
 
 func ourRelease(ctx context.Context, p *plane, name string, state payload.State, costs *[]cost, form *taskgraph.Shape) error {
-	ms, err := release(shape(name))
+	ms, err := shape.ReleaseManifests(shape.Release(name))
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package shape
 
 import (
 	"bytes"
@@ -15,12 +15,12 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// object is one generated object and where the server keeps it.
-type object struct {
-	content  map[string]any
-	resource string // the plural
-	// foundation objects must exist before others can.
-	foundation bool
+// Object is one generated object and where the server keeps it.
+type Object struct {
+	Content  map[string]any
+	Resource string // the plural
+	// Foundation objects must exist before others can.
+	Foundation bool
 }
 
 // share is a part of the mix.
@@ -43,9 +43,9 @@ func mixShares() []share {
 	}
 }
 
-// mixResources are the resources of the mix but for definitions, which
+// MixResources are the resources of the mix but for definitions, which
 // client-go has no typed client for.
-func mixResources() []schema.GroupVersionResource {
+func MixResources() []schema.GroupVersionResource {
 	core := schema.GroupVersion{Version: "v1"}
 	rbac := schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
 	return []schema.GroupVersionResource{
@@ -55,11 +55,11 @@ func mixResources() []schema.GroupVersionResource {
 	}
 }
 
-// mix makes n objects of the mix. Their names begin with prefix, so that mixes
+// Mix makes n objects of the mix. Their names begin with prefix, so that mixes
 // of other prefixes have no object in common with them.
-func mix(prefix string, n int) []object {
+func Mix(prefix string, n int) []Object {
 	g := generator{prefix: prefix, namespaces: max(n/10, 1)}
-	var out []object
+	var out []Object
 	for _, s := range mixShares() {
 		for i := range s.count * n / 1000 {
 			out = append(out, g.make(s.kind, i))
@@ -98,27 +98,27 @@ func (g generator) head(apiVersion, kind string, i int, clusterScope bool) map[s
 }
 
 // make makes the i-th object of a kind.
-func (g generator) make(kind string, i int) object {
+func (g generator) make(kind string, i int) Object {
 	switch kind {
 	case "CustomResourceDefinition":
 		return g.definition(fmt.Sprintf("Thing%d", i), g.prefix+".example.com")
 	case "Namespace":
 		o := g.head("v1", kind, i, true)
 		o["metadata"].(map[string]any)["name"] = g.namespace(i)
-		return object{content: o, resource: "namespaces", foundation: true}
+		return Object{Content: o, Resource: "namespaces", Foundation: true}
 	case "ConfigMap":
 		o := g.head("v1", kind, i, false)
 		o["data"] = map[string]any{
 			"config.yaml": fmt.Sprintf("listen: 0.0.0.0:%d\nlevel: info\nfeatures:\n- alpha\n- beta\n", 8000+i%1000),
 			"owner":       "team-" + fmt.Sprint(i%17),
 		}
-		return object{content: o, resource: "configmaps"}
+		return Object{Content: o, Resource: "configmaps"}
 	case "ServiceAccount":
-		return object{content: g.head("v1", kind, i, false), resource: "serviceaccounts"}
+		return Object{Content: g.head("v1", kind, i, false), Resource: "serviceaccounts"}
 	case "Service":
-		return object{content: g.service(i), resource: "services"}
+		return Object{Content: g.service(i), Resource: "services"}
 	case "Deployment":
-		return object{content: g.deployment(i), resource: "deployments"}
+		return Object{Content: g.deployment(i), Resource: "deployments"}
 	default:
 		return g.permission(kind, i)
 	}
@@ -165,7 +165,7 @@ func container(i int) map[string]any {
 }
 
 // permission makes roles and their bindings of either scope.
-func (g generator) permission(kind string, i int) object {
+func (g generator) permission(kind string, i int) Object {
 	const group = "rbac.authorization.k8s.io"
 	o := g.head(group+"/v1", kind, i, strings.HasPrefix(kind, "Cluster"))
 	if !strings.HasSuffix(kind, "Binding") {
@@ -173,15 +173,15 @@ func (g generator) permission(kind string, i int) object {
 			map[string]any{"apiGroups": []any{""}, "resources": []any{"configmaps"}, "verbs": []any{"get", "list", "watch"}},
 			map[string]any{"apiGroups": []any{"apps"}, "resources": []any{"deployments"}, "verbs": []any{"get"}},
 		}
-		return object{content: o, resource: strings.ToLower(kind) + "s"}
+		return Object{Content: o, Resource: strings.ToLower(kind) + "s"}
 	}
 	o["roleRef"] = map[string]any{"apiGroup": group, "kind": strings.TrimSuffix(kind, "Binding"), "name": g.name(i)}
 	o["subjects"] = []any{map[string]any{"kind": "ServiceAccount", "name": g.name(i), "namespace": g.namespace(i)}}
-	return object{content: o, resource: strings.ToLower(kind) + "s"}
+	return Object{Content: o, Resource: strings.ToLower(kind) + "s"}
 }
 
 // definition makes a definition of a namespaced kind that has a schema.
-func (g generator) definition(kind, group string) object {
+func (g generator) definition(kind, group string) Object {
 	plural := strings.ToLower(kind) + "s"
 	text := map[string]any{"type": "string"}
 	schema := map[string]any{"type": "object", "properties": map[string]any{
@@ -202,14 +202,14 @@ func (g generator) definition(kind, group string) object {
 			"subresources": map[string]any{"status": map[string]any{}},
 		}},
 	}
-	return object{content: o, resource: "customresourcedefinitions", foundation: true}
+	return Object{Content: o, Resource: "customresourcedefinitions", Foundation: true}
 }
 
-// manifests makes what the engine takes.
-func manifests(objects []object) ([]payload.Manifest, error) {
+// Manifests makes what the engine takes.
+func Manifests(objects []Object) ([]payload.Manifest, error) {
 	out := make([]payload.Manifest, 0, len(objects))
 	for _, o := range objects {
-		m, err := payload.NewManifest(&unstructured.Unstructured{Object: o.content})
+		m, err := payload.NewManifest(&unstructured.Unstructured{Object: o.Content})
 		if err != nil {
 			return nil, fmt.Errorf("generated object: %w", err)
 		}
@@ -218,11 +218,11 @@ func manifests(objects []object) ([]payload.Manifest, error) {
 	return out, nil
 }
 
-// documents makes the YAML stream that other tools take.
-func documents(objects []object) ([]byte, error) {
+// Documents makes the YAML stream that other tools take.
+func Documents(objects []Object) ([]byte, error) {
 	var b bytes.Buffer
 	for _, o := range objects {
-		raw, err := yaml.Marshal(o.content)
+		raw, err := yaml.Marshal(o.Content)
 		if err != nil {
 			return nil, fmt.Errorf("generated object: %w", err)
 		}
@@ -230,23 +230,4 @@ func documents(objects []object) ([]byte, error) {
 		b.Write(raw)
 	}
 	return b.Bytes(), nil
-}
-
-func replaceName(text, name string) string { return strings.ReplaceAll(text, "NAME", name) }
-
-// whole turns the floats of a YAML decoder into the integers that they are.
-func whole(v any) any {
-	switch x := v.(type) {
-	case map[string]any:
-		for k, item := range x {
-			x[k] = whole(item)
-		}
-	case []any:
-		for i, item := range x {
-			x[i] = whole(item)
-		}
-	case float64:
-		return int64(x)
-	}
-	return v
 }

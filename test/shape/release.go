@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package shape
 
 import (
 	"fmt"
@@ -12,19 +12,19 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// shapeSize is the number of tasks of the shape: an OpenShift release has as
+// ReleaseSize is the number of tasks of the shape: an OpenShift release has as
 // many.
-const shapeSize = 862
+const ReleaseSize = 862
 
-// shapeLevels are the release's run levels and how many components each has:
+// releaseLevels are the release's run levels and how many components each has:
 // 68 nodes, with the barriers between them 77.
-func shapeLevels() (levels, widths []int) {
+func releaseLevels() (levels, widths []int) {
 	return []int{0, 3, 10, 12, 20, 25, 30, 50, 80, 90}, []int{1, 7, 2, 2, 2, 2, 3, 25, 2, 22}
 }
 
-// shapeCustom are the kinds that definitions of the release define, and how
+// releaseCustom are the kinds that definitions of the release define, and how
 // many objects of each it has.
-func shapeCustom() []share {
+func releaseCustom() []share {
 	return []share{
 		{"CredentialsRequest", 45},
 		{"ServiceMonitor", 41},
@@ -36,10 +36,10 @@ func shapeCustom() []share {
 	}
 }
 
-// shapeKinds are the built-in kinds but for foundations; ConfigMaps stand for
+// releaseKinds are the built-in kinds but for foundations; ConfigMaps stand for
 // the 52 objects whose kinds are too rare to be told apart and for 11
 // FlowSchemas, which would change how the server under test shares itself.
-func shapeKinds() []share {
+func releaseKinds() []share {
 	return []share{
 		{"RoleBinding", 86},
 		{"Role", 76},
@@ -52,25 +52,25 @@ func shapeKinds() []share {
 	}
 }
 
-// placed is an object and its place in a release.
-type placed struct {
-	object
-	level     int
-	component string
+// Placed is an object and its place in a release.
+type Placed struct {
+	Object
+	Level     int
+	Component string
 }
 
-// shape makes a release of the tasks, kinds, levels and components of an
+// Release makes a release of the tasks, kinds, levels and components of an
 // OpenShift release. The first component holds its namespaces and 32
 // definitions and is the largest, those of the second level hold the other
 // definitions.
-func shape(prefix string) []placed {
+func Release(prefix string) []Placed {
 	g := generator{prefix: prefix, namespaces: 42}
-	var foundations, others []object
+	var foundations, others []Object
 	for i := range 42 {
 		foundations = append(foundations, g.make("Namespace", i))
 	}
 	group := prefix + ".example.com"
-	custom := shapeCustom()
+	custom := releaseCustom()
 	for i := range 103 {
 		kind := fmt.Sprintf("Thing%d", i)
 		if i < len(custom) {
@@ -78,7 +78,7 @@ func shape(prefix string) []placed {
 		}
 		foundations = append(foundations, g.definition(kind, group))
 	}
-	for _, s := range shapeKinds() {
+	for _, s := range releaseKinds() {
 		for i := range s.count {
 			others = append(others, g.make(s.kind, i))
 		}
@@ -87,50 +87,50 @@ func shape(prefix string) []placed {
 		for i := range s.count {
 			o := g.head(group+"/v1", s.kind, i, false)
 			o["spec"] = map[string]any{"title": g.name(i), "size": int64(i), "items": []any{"a", "b"}}
-			others = append(others, object{content: o, resource: strings.ToLower(s.kind) + "s"})
+			others = append(others, Object{Content: o, Resource: strings.ToLower(s.kind) + "s"})
 		}
 	}
 	return place(foundations, others)
 }
 
-// largestNode is the number of tasks of the release's largest node.
-const largestNode = 74
+// LargestNode is the number of tasks of the release's largest node.
+const LargestNode = 74
 
-func place(foundations, others []object) []placed {
-	levels, widths := shapeLevels()
-	out := make([]placed, 0, shapeSize)
+func place(foundations, others []Object) []Placed {
+	levels, widths := releaseLevels()
+	out := make([]Placed, 0, ReleaseSize)
 	for i, o := range foundations {
 		level, component := levels[0], "base"
-		if i >= largestNode {
+		if i >= LargestNode {
 			level, component = levels[1], fmt.Sprintf("definitions%d", i%widths[1])
 		}
-		out = append(out, placed{o, level, component})
+		out = append(out, Placed{o, level, component})
 	}
 	// The rest goes round the components of the other levels, so that each has
 	// some of every kind.
-	var places []placed
+	var places []Placed
 	for l := 2; l < len(levels); l++ {
 		for c := range widths[l] {
-			places = append(places, placed{level: levels[l], component: fmt.Sprintf("operator%d", c)})
+			places = append(places, Placed{Level: levels[l], Component: fmt.Sprintf("operator%d", c)})
 		}
 	}
 	for i, o := range others {
 		p := places[i%len(places)]
-		p.object = o
+		p.Object = o
 		out = append(out, p)
 	}
 	return out
 }
 
-// release makes the manifests of the shape.
-func release(ps []placed) ([]payload.Manifest, error) {
+// ReleaseManifests makes what the engine takes.
+func ReleaseManifests(ps []Placed) ([]payload.Manifest, error) {
 	out := make([]payload.Manifest, 0, len(ps))
 	for _, p := range ps {
-		m, err := payload.NewManifest(&unstructured.Unstructured{Object: p.content})
+		m, err := payload.NewManifest(&unstructured.Unstructured{Object: p.Content})
 		if err != nil {
 			return nil, fmt.Errorf("generated release: %w", err)
 		}
-		m.RunLevel, m.Component = p.level, p.component
+		m.RunLevel, m.Component = p.Level, p.Component
 		out = append(out, m)
 	}
 	return out, nil
