@@ -21,6 +21,7 @@ type releaseMetrics struct {
 	manifests *prometheus.GaugeVec
 	errors    *prometheus.CounterVec
 	verify    *prometheus.HistogramVec
+	passes    *prometheus.CounterVec
 	hosts     *prometheus.GaugeVec
 }
 
@@ -40,6 +41,9 @@ func newReleaseMetrics() *releaseMetrics {
 			Help:    "Time of the verification of a desired release's signatures, with what it reads from the registry, by result: ok, error.",
 			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"release", "result"}),
+		passes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lockstep_release_passes_total", Help: "Passes over all manifests of a release that ended, by result: level, incomplete.",
+		}, []string{"release", "result"}),
 		hosts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_nodeos_hosts", Help: "Hosts of a pool by state.",
 		}, []string{"nodeos", "state"}),
@@ -47,7 +51,7 @@ func newReleaseMetrics() *releaseMetrics {
 }
 
 func (m *releaseMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.info, m.manifests, m.errors, m.verify, m.hosts}
+	return []prometheus.Collector{m.info, m.manifests, m.errors, m.verify, m.passes, m.hosts}
 }
 
 // release records where a release stands.
@@ -69,6 +73,7 @@ func (m *releaseMetrics) forget(name string) {
 	m.info.DeletePartialMatch(match)
 	m.manifests.DeletePartialMatch(match)
 	m.errors.DeletePartialMatch(match)
+	m.passes.DeletePartialMatch(match)
 	m.verify.DeletePartialMatch(match)
 }
 

@@ -25,6 +25,9 @@ type Config struct {
 	Builder       ResourceBuilder
 	// Reporter may be nil.
 	Reporter StatusReporter
+	// Ended hears how each manifest of a pass and each repair ended; err is nil
+	// for what went well. It must not block or call the worker; nil for nobody.
+	Ended func(m *payload.Manifest, err *UpdateError)
 	// Interval of the full safety pass, and the longest wait after an error.
 	Interval time.Duration
 	// RetrieveTimeout bounds one try to retrieve a release; 0 is 15 minutes.
@@ -202,6 +205,7 @@ func (w *SyncWorker) dispatch(e event) {
 	defer w.mu.Unlock()
 	var actions []action
 	w.core, actions = next(w.core, e, w.config.Now())
+	w.tellEnded(e)
 	w.publish()
 	for _, a := range actions {
 		if w.ctx == nil {
@@ -209,6 +213,27 @@ func (w *SyncWorker) dispatch(e event) {
 			continue
 		}
 		w.perform(a)
+	}
+}
+
+// tellEnded tells how it went with a manifest, if the event says so. The lock
+// is held.
+func (w *SyncWorker) tellEnded(e event) {
+	if w.config.Ended == nil {
+		return
+	}
+	switch e := e.(type) {
+	case appliedOne:
+		if !e.skipped {
+			w.config.Ended(e.manifest, e.err)
+		}
+	case repaired:
+		if w.core.accepted == nil {
+			return
+		}
+		if m := w.core.accepted.manifest(e.id); m != nil {
+			w.config.Ended(m, e.err)
+		}
 	}
 }
 

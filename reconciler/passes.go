@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/go-logr/logr"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+// The results of a pass, as the metric has them.
+const (
+	passLevel      = "level"
+	passIncomplete = "incomplete"
+)
+
+// passes tell of each pass that ended. The worker counts those that ended well
+// and those that didn't, and starts anew with each release.
+type passes struct {
+	ended func(result string)
+
+	mu                 sync.Mutex
+	completed, attempt int
+}
+
+// see takes each status of the worker, in their order.
+func (p *passes) see(s *worker.SyncWorkerStatus) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.Completed > p.completed {
+		p.ended(passLevel)
+	}
+	if s.Attempt > p.attempt {
+		p.ended(passIncomplete)
+	}
+	p.completed, p.attempt = s.Completed, s.Attempt
+}
+
+// tellEnds returns what logs why an object isn't level, each time that changes.
+// A status has room for some objects only; the log has them all.
+func tellEnds(log logr.Logger) func(*payload.Manifest, *worker.UpdateError) {
+	told := map[payload.ObjectID]string{} // the worker calls one after the other
+	return func(m *payload.Manifest, err *worker.UpdateError) {
+		before := told[m.ID]
+		switch {
+		case err == nil && before != "":
+			delete(told, m.ID)
+			log.Info("the object is level after all", "object", m.ID.String())
+		case err == nil || errors.Is(err, context.Canceled):
+		case before != err.Code+err.Error():
+			told[m.ID] = err.Code + err.Error()
+			log.Info("the object isn't level", "object", m.ID.String(), "reason", err.Code, "message", err.Error(),
+				"file", m.File, "line", m.Line)
+		}
+	}
+}
