@@ -118,9 +118,13 @@ func (c *core) passed(e passed, now time.Time) {
 
 // succeed notes that all of the accepted payload is level.
 func (c *core) succeed(now time.Time) {
+	if c.completed == 0 {
+		// One more look at what is level gets nothing further, and would be a
+		// write of status.
+		c.lastProgress = now
+	}
 	c.completed++
 	c.attempt, c.failures = 0, 0
-	c.lastProgress = now
 	c.pass.step, c.pass.runLevel = StepWatch, -1
 	c.level = c.pass
 	c.state, c.initial, c.applied = payload.Reconciling, false, c.accepted

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -533,5 +534,70 @@ func TestNewRefusesAnIncompleteConfig(t *testing.T) {
 		if _, err := New(config); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
+	}
+}
+
+// reports keep what a worker reported.
+type reports struct {
+	mu  sync.Mutex
+	all []SyncWorkerStatus
+}
+
+func (r *reports) Report(s SyncWorkerStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, s)
+}
+
+func TestAnotherLookAtWhatIsLevelIsNoProgress(t *testing.T) {
+	heard := &reports{}
+	inBubble(t, Config{Reporter: heard}, func(t *testing.T, w *SyncWorker, _ *world) {
+		t.Helper()
+		w.Update(1, desired("1.0.0"), nil, payload.Initializing)
+		synctest.Wait()
+		first := w.Status()
+		heard.all = nil
+		time.Sleep(300 * time.Second)
+		synctest.Wait()
+		if n := w.Status().Completed; n < 4 {
+			t.Fatalf("%d passes ended, want some after the first", n)
+		}
+		type told struct {
+			step               Step
+			done, run, skipped int
+			progress           time.Time
+		}
+		want := told{first.Step, first.Done, first.RunLevel, first.Skipped, first.LastProgress}
+		for _, s := range heard.all {
+			if got := (told{s.Step, s.Done, s.RunLevel, s.Skipped, s.LastProgress}); got != want {
+				t.Fatalf("a pass over what is level tells %+v, want %+v as before", got, want)
+			}
+		}
+	})
+}
+
+func TestWhoListensHearsHowEachManifestEnded(t *testing.T) {
+	heard := map[string]int{}
+	ended := func(m *payload.Manifest, err *UpdateError) {
+		if err != nil {
+			heard[m.ID.Name+" "+err.Code]++
+			return
+		}
+		heard[m.ID.Name]++
+	}
+	inBubble(t, Config{Ended: ended}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
+		world.refused["b"] = maxTries
+		w.Update(1, desired("1.0.0"), []Override{{ID: object("c")}}, payload.Initializing)
+		synctest.Wait()
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		w.Drifted(object("a"))
+		synctest.Wait()
+	})
+	// A pass in which b failed after its tries, one in which it didn't, and the
+	// repair of a; c is left to people.
+	if want := map[string]int{"a": 3, "b": 1, "b ResourceInvalid": 1}; !maps.Equal(heard, want) {
+		t.Errorf("heard %v, want %v", heard, want)
 	}
 }

@@ -37,7 +37,8 @@ func (c *core) status() SyncWorkerStatus {
 	s.Total = len(c.accepted.payload.Manifests)
 	s.Done, s.Skipped, s.Step = c.pass.done, c.pass.skipped, c.pass.step
 	if c.state == payload.Reconciling && c.pass.running && c.completed > 0 {
-		s.Done, s.Skipped = c.level.done, c.level.skipped
+		// Another look at what is level is nothing to tell.
+		s.Done, s.Skipped, s.Step, s.RunLevel = c.level.done, c.level.skipped, c.level.step, c.level.runLevel
 	}
 	s.Fraction = 1
 	if s.Total > 0 {
