@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Audited is one request as the audit log has it.
+type Audited struct {
+	// User is who asked; As is whom the user impersonated, or "".
+	User, As string
+	// Verb is Kubernetes' own: get, list, watch, create, update, patch, delete,
+	// deletecollection.
+	Verb string
+	// Group, Resource, Subresource, Namespace and Name are what it was about.
+	Group, Resource, Subresource, Namespace, Name string
+	// DryRun says that nothing may have changed.
+	DryRun bool
+	// Code is the HTTP status.
+	Code int
+}
+
+// Writes reports whether the request may have changed something.
+func (a Audited) Writes() bool {
+	return !a.DryRun && !slices.Contains([]string{"get", "list", "watch"}, a.Verb)
+}
+
+// String is the request in a line.
+func (a Audited) String() string {
+	who := a.User
+	if a.As != "" {
+		who += " as " + a.As
+	}
+	return fmt.Sprintf("%s: %s %s %s/%s %s/%s: %d", who, a.Verb, a.Group, a.Resource, a.Subresource, a.Namespace, a.Name, a.Code)
+}
+
+// AuditMark is a place in an audit log.
+type AuditMark struct {
+	path   string
+	offset int64
+}
+
+// MarkAudit returns the end of the audit log that Options.AuditLog named.
+func (c *Cluster) MarkAudit() (AuditMark, error) {
+	if c.opts.AuditLog == "" {
+		return AuditMark{}, errors.New("read the audit log: this control plane has none")
+	}
+	info, err := os.Stat(c.opts.AuditLog)
+	if err != nil {
+		return AuditMark{}, fmt.Errorf("read the audit log: %w", err)
+	}
+	return AuditMark{c.opts.AuditLog, info.Size()}, nil
+}
+
+// Since returns the requests that ended after the mark, in the log's order. A
+// watch is there once it ended.
+func (m AuditMark) Since() ([]Audited, error) {
+	file, err := os.Open(m.path)
+	if err != nil {
+		return nil, fmt.Errorf("read the audit log: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(m.offset, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("read the audit log: %w", err)
+	}
+	var out []Audited
+	for r := bufio.NewReader(file); ; {
+		line, err := r.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return out, nil // a line without an end is being written
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the audit log: %w", err)
+		}
+		one, ended, err := parseAudit(line)
+		if err != nil {
+			return nil, err
+		}
+		if ended {
+			out = append(out, one)
+		}
+	}
+}
+
+// parseAudit reads a line; ended is false for the start of a long request.
+func parseAudit(line []byte) (a Audited, ended bool, err error) {
+	var e struct {
+		Stage            string                                                            `json:"stage"`
+		Verb             string                                                            `json:"verb"`
+		RequestURI       string                                                            `json:"requestURI"`
+		User             struct{ Username string }                                         `json:"user"`
+		ImpersonatedUser struct{ Username string }                                         `json:"impersonatedUser"`
+		ObjectRef        struct{ APIGroup, Resource, Subresource, Namespace, Name string } `json:"objectRef"`
+		ResponseStatus   struct{ Code int }                                                `json:"responseStatus"`
+	}
+	if err := json.Unmarshal(line, &e); err != nil {
+		return a, false, fmt.Errorf("read the audit log: %w", err)
+	}
+	return Audited{
+		User: e.User.Username, As: e.ImpersonatedUser.Username, Verb: e.Verb,
+		Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
+		Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
+		DryRun: strings.Contains(e.RequestURI, "dryRun=All"), Code: e.ResponseStatus.Code,
+	}, e.Stage == "ResponseComplete" || e.Stage == "Panic", nil
+}
