@@ -62,9 +62,16 @@ func run(m *testing.M) int {
 // newWorld starts a world for the test and shows its logs if it fails.
 func newWorld(t *testing.T, hosts int) *world.World {
 	t.Helper()
+	return newWorldWith(t, world.Options{Hosts: hosts})
+}
+
+// newWorldWith starts a world with options.
+func newWorldWith(t *testing.T, o world.Options) *world.World {
+	t.Helper()
+	o.Dir, o.Bin, o.Log = t.TempDir(), bin, t.Logf
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // Close needs what t.Context ends
 	defer cancel()
-	w, err := world.New(ctx, world.Options{Dir: t.TempDir(), Bin: bin, Hosts: hosts, Log: t.Logf})
+	w, err := world.New(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}

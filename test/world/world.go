@@ -44,6 +44,11 @@ type Options struct {
 	Log func(format string, args ...any)
 	// MinInterval between status commits; zero: one second.
 	MinInterval string
+	// Pods has pods run, on nodes that Control.AddNodes makes; with hosts they do
+	// anyway.
+	Pods bool
+	// Audit has the API server log each request; Control.MarkAudit reads it.
+	Audit bool
 }
 
 // World is the running whole. Its methods aren't safe for concurrent use
@@ -91,7 +96,7 @@ func New(ctx context.Context, opts Options) (_ *World, err error) {
 		}
 	}()
 	profile := controlplane.Light
-	if opts.Hosts > 0 {
+	if opts.Hosts > 0 || opts.Pods {
 		profile = controlplane.Full
 	}
 	if w.Reg, err = newRegistry(ctx); err != nil {
@@ -101,7 +106,11 @@ func New(ctx context.Context, opts Options) (_ *World, err error) {
 		return nil, err
 	}
 	opts.Log("Git server at %s, registry at %s", w.Git.URL, w.Reg.Host)
-	if w.Control, err = controlplane.Start(ctx, controlplane.Options{Profile: profile, Dir: filepath.Join(opts.Dir, "controlplane")}); err != nil {
+	control := controlplane.Options{Profile: profile, Dir: filepath.Join(opts.Dir, "controlplane")}
+	if opts.Audit {
+		control.AuditLog = filepath.Join(opts.Dir, "audit.log")
+	}
+	if w.Control, err = controlplane.Start(ctx, control); err != nil {
 		return nil, err
 	}
 	if w.Client, err = newClient(w.Control); err != nil {

@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/test/controlplane"
+	"github.com/lockstep-dev/lockstep/test/world"
+)
+
+// said is a line of the reconciler's log.
+type said struct {
+	Msg, Release, Object, Reason, Message, Result string
+}
+
+// sayings reads the reconciler's log from a place on.
+func sayings(w *world.World, offset int64) ([]said, error) {
+	raw, err := os.ReadFile(w.Reconciler.Log())
+	if err != nil {
+		return nil, err
+	}
+	var out []said
+	for line := range bytes.Lines(raw[offset:]) {
+		var s said
+		if json.Unmarshal(line, &s) == nil { // a line that is being written isn't whole
+			out = append(out, s)
+		}
+	}
+	return out, nil
+}
+
+// logEnd is where the reconciler's log ends now.
+func logEnd(t *testing.T, w *world.World) int64 {
+	t.Helper()
+	info, err := os.Stat(w.Reconciler.Log())
+	must(t, err)
+	return info.Size()
+}
+
+// waitPasses waits until so many passes with the result ended after a place in
+// the log.
+func waitPasses(t *testing.T, w *world.World, offset int64, name, result string, n int, timeout time.Duration) {
+	t.Helper()
+	must(t, world.Wait(t.Context(), timeout, func(context.Context) error {
+		all, err := sayings(w, offset)
+		if err != nil {
+			return err
+		}
+		found := 0
+		for _, s := range all {
+			if s.Msg == "a pass ended" && s.Release == name && s.Result == result {
+				found++
+			}
+		}
+		if found < n {
+			return fmt.Errorf("%d passes of %s ended %s, want %d", found, name, result, n)
+		}
+		return nil
+	}))
+}
+
+// stamp is what the webhook writes: a label of its own, and over a field that
+// the manifest declares.
+const (
+	stampLabel = "stamped-by"
+	stampValue = "webhook.example.com"
+	stamped    = "\n# stamped\n"
+)
+
+// withStamper registers a mutating webhook that this process serves, for the
+// ConfigMaps outside of Kubernetes' and Lockstep's own namespaces.
+func withStamper(t *testing.T, w *world.World) {
+	t.Helper()
+	server := httptest.NewTLSServer(http.HandlerFunc(stampReview))
+	t.Cleanup(server.Close)
+	path := server.URL
+	none, fail := admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Fail
+	must(t, w.Client.Create(t.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "stamper"},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name: "stamper.example.com", SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				URL: &path, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			},
+			NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpNotIn,
+				Values: []string{v1alpha1.Namespace, metav1.NamespaceSystem, metav1.NamespacePublic, metav1.NamespaceDefault},
+			}}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+		}},
+	}))
+}
+
+// stampReview answers a review of a ConfigMap. What the controller-manager
+// keeps in each namespace stays: it would contest it.
+func stampReview(w http.ResponseWriter, req *http.Request) {
+	var review admissionv1.AdmissionReview
+	var object corev1.ConfigMap
+	if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	response := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+	if err := json.Unmarshal(review.Request.Object.Raw, &object); err == nil && object.Name != "kube-root-ca.crt" {
+		kind := admissionv1.PatchTypeJSONPatch
+		response.PatchType, response.Patch = &kind, stampPatch(&object)
+	}
+	review.Response = response
+	_ = json.NewEncoder(w).Encode(review)
+}
+
+func stampPatch(object *corev1.ConfigMap) []byte {
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	var patch []operation
+	if object.Labels == nil {
+		patch = append(patch, operation{"add", "/metadata/labels", map[string]string{}})
+	}
+	patch = append(patch, operation{"add", "/metadata/labels/" + stampLabel, stampValue})
+	for key, value := range object.Data {
+		if !strings.HasSuffix(value, stamped) {
+			escaped := strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+			patch = append(patch, operation{"add", "/data/" + escaped, value + stamped})
+		}
+	}
+	raw, _ := json.Marshal(patch) // strings and maps of them
+	return raw
+}
+
+// stampedMaps counts the ConfigMaps that the webhook changed.
+func stampedMaps(t *testing.T, w *world.World) int {
+	t.Helper()
+	var list corev1.ConfigMapList
+	must(t, w.Client.List(t.Context(), &list, client.MatchingLabels{stampLabel: stampValue}))
+	n := 0
+	for i := range list.Items {
+		for _, value := range list.Items[i].Data {
+			if strings.HasSuffix(value, stamped) {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+// autoscaled is how many replicas the HorizontalPodAutoscaler wants.
+const autoscaled = 3
+
+// withAutoscaler has the controller-manager's own HorizontalPodAutoscaler scale
+// a Deployment whose manifest wants fewer replicas, and waits until it did.
+func withAutoscaler(t *testing.T, w *world.World, deployment client.ObjectKey) {
+	t.Helper()
+	least := int32(autoscaled)
+	must(t, w.Client.Create(t.Context(), &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: deployment.Namespace, Name: "scaler-of-the-test"},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: deployment.Name},
+			MinReplicas:    &least, MaxReplicas: least,
+		},
+	}))
+	must(t, world.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error { return hasReplicas(ctx, w, deployment, autoscaled) }))
+}
+
+func hasReplicas(ctx context.Context, w *world.World, key client.ObjectKey, want int32) error {
+	var d appsv1.Deployment
+	if err := w.Client.Get(ctx, key, &d); err != nil {
+		return err
+	}
+	if d.Spec.Replicas == nil || *d.Spec.Replicas != want {
+		return fmt.Errorf("deployment %s has %v replicas, want %d", key, d.Spec.Replicas, want)
+	}
+	return nil
+}
+
+// threePassesWriteNothing lets three passes end and checks in the API server's
+// audit log that the reconciler, in either of its identities, changed nothing
+// but its lease. One pass before them is left alone: what happened before is
+// still being told then, in status, in Git and in the inventory.
+func threePassesWriteNothing(t *testing.T, w *world.World, name string) {
+	t.Helper()
+	waitPasses(t, w, logEnd(t, w), name, "level", 1, time.Minute)
+	mark, err := w.Control.MarkAudit()
+	must(t, err)
+	waitPasses(t, w, logEnd(t, w), name, "level", 3, 2*time.Minute)
+	requests, err := mark.Since()
+	must(t, err)
+	ours := 0
+	for _, a := range requests {
+		if !isOurs(a) {
+			continue
+		}
+		ours++
+		if a.Writes() && a.Resource != "leases" {
+			t.Errorf("three passes over what is level wrote: %s", a)
+		}
+	}
+	if ours == 0 {
+		t.Error("the audit log has no request of the reconciler, not even for its lease")
+	}
+	t.Logf("three passes: %d requests of the reconciler ended", ours)
+}
+
+// isOurs reports whether the reconciler asked, as itself or as the applier.
+func isOurs(a controlplane.Audited) bool {
+	const account = "system:serviceaccount:" + v1alpha1.Namespace + ":"
+	return slices.ContainsFunc([]string{account + "lockstep-reconciler", account + "lockstep-applier"}, func(who string) bool {
+		return a.User == who || a.As == who
+	})
+}
