@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-dev/lockstep/test/shape"
+	"github.com/lockstep-dev/lockstep/test/world"
+)
+
+// drifting is one object of one of the twenty kinds.
+type drifting struct {
+	shape.Editable
+	wanted map[string]any
+	live   dynamic.ResourceInterface
+	name   string
+}
+
+// The objects of each kind are made twice, in namespaces of their own: one is
+// edited, the other deleted.
+const (
+	editedOne = iota
+	deletedOne
+	driftingEach
+)
+
+// driftRelease makes a release of the twenty kinds and a handle of each object.
+func driftRelease(t *testing.T, w *world.World) (world.Release, [][]drifting) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(w.Control.Config)
+	must(t, err)
+	base := world.Component{Name: "base", RunLevel: 10, Files: map[string]string{}}
+	kinds := world.Component{Name: "kinds", RunLevel: 20, Files: map[string]string{}}
+	var all [][]drifting
+	for i := range driftingEach {
+		namespace := fmt.Sprintf("drift-%d", i)
+		base.Files[namespace+".yaml"] = "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + namespace + "}\n"
+	}
+	for _, e := range shape.Editables() {
+		var each []drifting
+		for i := range driftingEach {
+			o, err := e.Make(i, fmt.Sprintf("drift-%d", i))
+			must(t, err)
+			raw, err := yaml.Marshal(o.Content)
+			must(t, err)
+			kinds.Files[fmt.Sprintf("%s-%d.yaml", e.Resource, i)] = string(raw)
+			u := unstructured.Unstructured{Object: o.Content}
+			gv, err := schema.ParseGroupVersion(u.GetAPIVersion())
+			must(t, err)
+			each = append(each, drifting{
+				Editable: e, wanted: o.Content, live: client.Resource(gv.WithResource(e.Resource)).Namespace(u.GetNamespace()), name: u.GetName(),
+			})
+		}
+		all = append(all, each)
+	}
+	return world.Release{Product: platform, Version: first, Components: []world.Component{base, kinds}}, all
+}
+
+// TestDriftOfTwentyKindsIsRepaired edits an object of each kind and deletes
+// another one, as somebody with kubectl does.
+func TestDriftOfTwentyKindsIsRepaired(t *testing.T) {
+	w := newWorldWith(t, world.Options{Pods: true})
+	must(t, w.Control.AddNodes(t.Context(), 1, nil))
+	r, all := driftRelease(t, w)
+	ref := release(t, w, r)
+	push(t, w, "twenty kinds", map[string]string{platformFile: declare(platform, first, ref)})
+	start(t, w)
+	waitApplied(t, w, platform, first)
+
+	kinds := map[string]bool{}
+	for _, each := range all {
+		kinds[each[editedOne].Resource] = true
+		t.Run(each[editedOne].Resource, func(t *testing.T) {
+			each[editedOne].isRepaired(t)
+			each[deletedOne].isMadeAgain(t)
+		})
+	}
+	if len(kinds) != 20 {
+		t.Errorf("%d kinds, want 20", len(kinds))
+	}
+	waitApplied(t, w, platform, first)
+}
+
+// isRepaired edits a declared field and waits until it is as declared again.
+func (d drifting) isRepaired(t *testing.T) {
+	t.Helper()
+	patch, err := d.Patch()
+	must(t, err)
+	before, err := d.live.Get(t.Context(), d.name, metav1.GetOptions{})
+	must(t, err)
+	must(t, d.asDeclared(before))
+	edited, err := d.live.Patch(t.Context(), d.name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "kubectl-edit"})
+	must(t, err)
+	if d.asDeclared(edited) == nil {
+		t.Fatalf("the edit %s changed no declared field", patch)
+	}
+	must(t, world.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
+		now, err := d.live.Get(ctx, d.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if now.GetUID() != before.GetUID() {
+			t.Fatalf("%s was made anew instead of repaired", d.name)
+		}
+		return d.asDeclared(now)
+	}))
+}
+
+// isMadeAgain deletes the object and waits until there is another one.
+func (d drifting) isMadeAgain(t *testing.T) {
+	t.Helper()
+	before, err := d.live.Get(t.Context(), d.name, metav1.GetOptions{})
+	must(t, err)
+	background := metav1.DeletePropagationBackground
+	must(t, d.live.Delete(t.Context(), d.name, metav1.DeleteOptions{PropagationPolicy: &background}))
+	must(t, world.Wait(t.Context(), 40*time.Second, func(ctx context.Context) error {
+		now, err := d.live.Get(ctx, d.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if now.GetUID() == before.GetUID() {
+			return errors.New("the deleted object is still there")
+		}
+		return d.asDeclared(now)
+	}))
+}
+
+// asDeclared returns an error unless the object has all that its manifest
+// declares. What the server or others added doesn't count.
+func (d drifting) asDeclared(o *unstructured.Unstructured) error {
+	if where := missing(d.wanted, o.Object); where != "" {
+		return fmt.Errorf("%s %s isn't as declared at %s", d.Resource, d.name, where)
+	}
+	return nil
+}
+
+// missing returns where have lacks what want has, "" if it lacks nothing.
+func missing(want, have any) string {
+	switch w := want.(type) {
+	case map[string]any:
+		h, ok := have.(map[string]any)
+		if !ok {
+			return fmt.Sprintf(": %T", have)
+		}
+		for key, value := range w {
+			if where := missing(value, h[key]); where != "" {
+				return "." + key + where
+			}
+		}
+		return ""
+	case []any:
+		h, ok := have.([]any)
+		if !ok || len(h) != len(w) {
+			return fmt.Sprintf(": %v", have)
+		}
+		for i := range w {
+			if where := missing(w[i], h[i]); where != "" {
+				return fmt.Sprintf("[%d]%s", i, where)
+			}
+		}
+		return ""
+	default:
+		if reflect.DeepEqual(want, have) {
+			return ""
+		}
+		return fmt.Sprintf(": %v, want %v", have, want)
+	}
+}
