@@ -32,8 +32,15 @@ type stream struct {
 	ever map[string]bool
 	// deleted counts deletions by name.
 	deleted map[string]int
+	// uids are what each object had last; changes counts all events.
+	uids    map[string]types.UID
+	changes int
 	events  chan string
 	ended   error
+	// from and to are the versions between which objects may go, empty for
+	// any; wrong is what happened otherwise.
+	from, to string
+	wrong    []error
 }
 
 // follow watches the ConfigMaps of a namespace until the test ends.
@@ -43,9 +50,10 @@ func follow(t *testing.T, w *world.World, namespace string) *stream {
 	must(t, err)
 	list, err := clients.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
-	s := &stream{versions: map[string]string{}, ever: map[string]bool{}, deleted: map[string]int{}, events: make(chan string, 10000)}
+	s := &stream{versions: map[string]string{}, ever: map[string]bool{}, deleted: map[string]int{}, uids: map[string]types.UID{}, events: make(chan string, 10000)}
 	for i := range list.Items {
 		s.versions[list.Items[i].Name] = list.Items[i].Data["version"]
+		s.uids[list.Items[i].Name] = list.Items[i].UID
 	}
 	seconds := int64(3600)
 	watcher, err := clients.CoreV1().ConfigMaps(namespace).Watch(t.Context(), metav1.ListOptions{
@@ -69,10 +77,16 @@ func (s *stream) see(e watch.Event) {
 		s.ended = fmt.Errorf("the watch said %s: %+v", e.Type, e.Object)
 		return
 	}
+	s.changes++
+	s.judge(watchEvent{
+		name: cm.Name, version: cm.Data["version"], before: s.versions[cm.Name], uid: cm.UID, deleted: e.Type == watch.Deleted || cm.DeletionTimestamp != nil,
+	})
 	if e.Type == watch.Deleted {
 		s.deleted[cm.Name]++
 		delete(s.versions, cm.Name)
+		delete(s.uids, cm.Name)
 	} else {
+		s.uids[cm.Name] = cm.UID
 		s.versions[cm.Name] = cm.Data["version"]
 		s.ever[cm.Data["version"]] = true
 	}

@@ -115,7 +115,10 @@ func TestARealPayloadOnARealServer(t *testing.T) {
 	o.image, err = w.PushArchive(t.Context(), platform, openshiftVersion, archive)
 	must(t, err)
 	must(t, w.Sign(t.Context(), "release", o.image))
-	must(t, w.Control.AddNodes(t.Context(), 3, map[string]string{"node-role.kubernetes.io/master": "", "node-role.kubernetes.io/control-plane": ""}))
+	must(t, w.Control.AddNodes(t.Context(), 3, map[string]string{
+		"node-role.kubernetes.io/master": "", "node-role.kubernetes.io/control-plane": "", "node-role.kubernetes.io/worker": "",
+		corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+	}))
 	withStamper(t, w)
 	o.declare(t)
 	start(t, w)
