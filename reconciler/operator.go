@@ -157,7 +157,9 @@ func newManager(opts Options) (ctrl.Manager, error) {
 	if lease == 0 {
 		lease = 30 * time.Second
 	}
-	renew, retry := lease*2/3, lease/5
+	// Not quite six renewals a minute by default, and two tries before the lease
+	// is given up.
+	renew, retry := lease*2/3, lease*3/8
 	mgr, err := ctrl.NewManager(opts.Config, ctrl.Options{
 		Scheme:                        scheme,
 		Logger:                        opts.Log,

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Audited is one request as the audit log has it.
@@ -27,6 +29,8 @@ type Audited struct {
 	DryRun bool
 	// Code is the HTTP status.
 	Code int
+	// At is when the server received it, Ended when it had answered.
+	At, Ended time.Time
 }
 
 // Writes reports whether the request may have changed something.
@@ -61,8 +65,8 @@ func (c *Cluster) MarkAudit() (AuditMark, error) {
 	return AuditMark{c.opts.AuditLog, info.Size()}, nil
 }
 
-// Since returns the requests that ended after the mark, in the log's order. A
-// watch is there once it ended.
+// Since returns the requests that ended after the mark, in the log's order; a
+// watch counts when it begins.
 func (m AuditMark) Since() ([]Audited, error) {
 	file, err := os.Open(m.path)
 	if err != nil {
@@ -81,34 +85,43 @@ func (m AuditMark) Since() ([]Audited, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the audit log: %w", err)
 		}
-		one, ended, err := parseAudit(line)
+		one, counts, err := parseAudit(line)
 		if err != nil {
 			return nil, err
 		}
-		if ended {
+		if counts {
 			out = append(out, one)
 		}
 	}
 }
 
-// parseAudit reads a line; ended is false for the start of a long request.
-func parseAudit(line []byte) (a Audited, ended bool, err error) {
+// parseAudit reads a line; counts is false for the end of a watch, which its
+// beginning told of, and for the beginning of others.
+func parseAudit(line []byte) (a Audited, counts bool, err error) {
 	var e struct {
-		Stage            string                                                            `json:"stage"`
-		Verb             string                                                            `json:"verb"`
-		RequestURI       string                                                            `json:"requestURI"`
-		User             struct{ Username string }                                         `json:"user"`
-		ImpersonatedUser struct{ Username string }                                         `json:"impersonatedUser"`
-		ObjectRef        struct{ APIGroup, Resource, Subresource, Namespace, Name string } `json:"objectRef"`
-		ResponseStatus   struct{ Code int }                                                `json:"responseStatus"`
+		Stage, Verb, RequestURI string
+		User, ImpersonatedUser  struct{ Username string }
+		ObjectRef               struct{ APIGroup, Resource, Subresource, Namespace, Name string }
+		ResponseStatus          struct{ Code int }
+		RequestReceived         time.Time `json:"requestReceivedTimestamp"`
+		Reached                 time.Time `json:"stageTimestamp"`
 	}
 	if err := json.Unmarshal(line, &e); err != nil {
 		return a, false, fmt.Errorf("read the audit log: %w", err)
 	}
-	return Audited{
+	a = Audited{
 		User: e.User.Username, As: e.ImpersonatedUser.Username, Verb: e.Verb,
 		Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
 		Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
 		DryRun: strings.Contains(e.RequestURI, "dryRun=All"), Code: e.ResponseStatus.Code,
-	}, e.Stage == "ResponseComplete" || e.Stage == "Panic", nil
+		At: e.RequestReceived, Ended: e.Reached,
+	}
+	switch {
+	case e.Stage == "ResponseStarted":
+		return a, a.Verb == "watch", nil
+	case a.Verb == "watch":
+		return a, a.Code >= http.StatusBadRequest, nil // It never began.
+	default:
+		return a, true, nil
+	}
 }

@@ -46,14 +46,15 @@ func driftRelease(t *testing.T, w *world.World) (world.Release, [][]drifting) {
 	base := world.Component{Name: "base", RunLevel: 10, Files: map[string]string{}}
 	kinds := world.Component{Name: "kinds", RunLevel: 20, Files: map[string]string{}}
 	var all [][]drifting
-	for i := range driftingEach {
-		namespace := fmt.Sprintf("drift-%d", i)
-		base.Files[namespace+".yaml"] = "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + namespace + "}\n"
-	}
 	for _, e := range shape.Editables() {
 		var each []drifting
 		for i := range driftingEach {
-			o, err := e.Make(i, fmt.Sprintf("drift-%d", i))
+			namespace := fmt.Sprintf("drift-%d", i)
+			if e.Resource == "limitranges" {
+				namespace = fmt.Sprintf("drift-limits-%d", i) // pods without limits couldn't be beside it
+			}
+			base.Files[namespace+".yaml"] = "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + namespace + "}\n"
+			o, err := e.Make(i, namespace)
 			must(t, err)
 			raw, err := yaml.Marshal(o.Content)
 			must(t, err)

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/controlplane"
 	"github.com/lockstep-dev/lockstep/test/world"
 )
 
@@ -215,7 +213,7 @@ func threePassesWriteNothing(t *testing.T, w *world.World, name string) {
 	must(t, err)
 	ours := 0
 	for _, a := range requests {
-		if !isOurs(a) {
+		if !world.IsReconciler(a) {
 			continue
 		}
 		ours++
@@ -226,13 +224,5 @@ func threePassesWriteNothing(t *testing.T, w *world.World, name string) {
 	if ours == 0 {
 		t.Error("the audit log has no request of the reconciler, not even for its lease")
 	}
-	t.Logf("three passes: %d requests of the reconciler ended", ours)
-}
-
-// isOurs reports whether the reconciler asked, as itself or as the applier.
-func isOurs(a controlplane.Audited) bool {
-	const account = "system:serviceaccount:" + v1alpha1.Namespace + ":"
-	return slices.ContainsFunc([]string{account + "lockstep-reconciler", account + "lockstep-applier"}, func(who string) bool {
-		return a.User == who || a.As == who
-	})
+	t.Logf("three passes: %d requests of the reconciler", ours)
 }

@@ -4,36 +4,14 @@
 package e2e
 
 import (
-	"fmt"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/test/shape"
 	"github.com/lockstep-dev/lockstep/test/world"
 )
-
-// shapedRelease is the generated release in the shape of a real platform's.
-func shapedRelease(t *testing.T, version string, placed []shape.Placed) world.Release {
-	t.Helper()
-	r := world.Release{Product: platform, Version: version}
-	index := map[string]int{}
-	for i, p := range placed {
-		name := fmt.Sprintf("%s-%d", p.Component, p.Level)
-		at, known := index[name]
-		if !known {
-			at = len(r.Components)
-			index[name] = at
-			r.Components = append(r.Components, world.Component{Name: name, RunLevel: p.Level, Files: map[string]string{}})
-		}
-		raw, err := yaml.Marshal(p.Content)
-		must(t, err)
-		r.Components[at].Files[fmt.Sprintf("%04d.yaml", i)] = string(raw)
-	}
-	return r
-}
 
 // TestAReleaseInARealOnesShapeComesToRest applies the release that the
 // measurements are about, beside an autoscaler and a webhook.
@@ -41,8 +19,9 @@ func TestAReleaseInARealOnesShapeComesToRest(t *testing.T) {
 	w := newWorldWith(t, world.Options{Audit: true, Pods: true})
 	must(t, w.Control.AddNodes(t.Context(), 3, nil))
 	withStamper(t, w)
-	placed := shape.Release("shaped")
-	ref := release(t, w, shapedRelease(t, first, placed))
+	source, err := world.ReleaseOf(platform, first, shape.Release("shaped"))
+	must(t, err)
+	ref := release(t, w, source)
 	push(t, w, "a release in a real one's shape", map[string]string{platformFile: declare(platform, first, ref) + "  interval: 10s\n"})
 	start(t, w)
 	waitApplied(t, w, platform, first)

@@ -12,9 +12,12 @@ import (
 	"strings"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 	"github.com/lockstep-dev/lockstep/payload/build"
 	"github.com/lockstep-dev/lockstep/payload/registry"
+	"github.com/lockstep-dev/lockstep/test/shape"
 )
 
 // Release is the source of a release: components with their manifests.
@@ -29,6 +32,27 @@ type Component struct {
 	RunLevel int
 	// Files are manifests by file name.
 	Files map[string]string
+}
+
+// ReleaseOf makes the source of a generated release.
+func ReleaseOf(product, version string, placed []shape.Placed) (Release, error) {
+	r := Release{Product: product, Version: version}
+	index := map[string]int{}
+	for i, p := range placed {
+		name := fmt.Sprintf("%s-%d", p.Component, p.Level)
+		at, known := index[name]
+		if !known {
+			at = len(r.Components)
+			index[name] = at
+			r.Components = append(r.Components, Component{Name: name, RunLevel: p.Level, Files: map[string]string{}})
+		}
+		raw, err := yaml.Marshal(p.Content)
+		if err != nil {
+			return r, fmt.Errorf("generated release: %w", err)
+		}
+		r.Components[at].Files[fmt.Sprintf("%04d.yaml", i)] = string(raw)
+	}
+	return r, nil
 }
 
 // WriteRelease writes the source of a release to a directory.

@@ -314,6 +314,18 @@ func (w *World) StartReconciler(args ...string) error {
 	return err
 }
 
+// IsReconciler reports whether the reconciler asked, as itself or as the account
+// that it applies as.
+func IsReconciler(a controlplane.Audited) bool {
+	const account = "system:serviceaccount:" + v1alpha1.Namespace + ":"
+	for _, who := range []string{account + "lockstep-reconciler", account + "lockstep-applier"} {
+		if a.User == who || a.As == who {
+			return true
+		}
+	}
+	return false
+}
+
 // StartSecondReconciler starts another one beside the first, with state of its
 // own; the caller stops it.
 func (w *World) StartSecondReconciler() (*Process, error) { return w.startReconciler("reconciler-2") }
