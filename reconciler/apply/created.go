@@ -4,9 +4,11 @@
 package apply
 
 import (
+	"context"
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/payload"
@@ -48,6 +50,33 @@ func (e *Engine) deletable(entries []entry) []entry {
 		}
 	}
 	return out
+}
+
+// recall completes an entry that has no record, of an object that is to go: the
+// process that made it ended before it wrote the record, and no later one has
+// applied the object. Without this it would be left behind as never applied.
+func (e *Engine) recall(ctx context.Context, en entry) (entry, error) {
+	if en.applied() {
+		return en, nil
+	}
+	mapping, err := e.cfg.Live.Mapping(en.gvk())
+	if live.IsNoMatch(err) {
+		return en, nil
+	}
+	if err != nil {
+		return en, classify(en.id(), err)
+	}
+	o, err := e.read(ctx, target{mapping: mapping, namespace: en.Namespace, name: en.Name})
+	if apierrors.IsNotFound(err) {
+		return en, nil
+	}
+	if err != nil {
+		return en, classify(en.id(), err)
+	}
+	if madeBy(o, e.manager) {
+		en.UID, en.Created = o.UID, true
+	}
+	return en, nil
 }
 
 // madeBy reports whether the set made an object that its inventory names but

@@ -173,6 +173,11 @@ func (e *Engine) pruneLevel(ctx context.Context, level []entry, result *PruneRes
 		if it == nil {
 			continue
 		}
+		en, err := e.recall(ctx, en)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
 		t, o, why, err := e.pruneOne(ctx, it, en)
 		switch {
 		case err != nil:

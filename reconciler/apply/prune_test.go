@@ -38,6 +38,13 @@ func (r *rig) exists(id payload.ObjectID) bool {
 }
 
 func TestAProcessThatDiesBeforeItsRecordStillPrunesWhatItMade(t *testing.T) {
+	for name, reapplied := range map[string]bool{"AfterAnotherApply": true, "WhichLeftTheReleaseMeanwhile": false} {
+		t.Run(name, func(t *testing.T) { testPruneWithoutRecord(t, reapplied) })
+	}
+}
+
+func testPruneWithoutRecord(t *testing.T, reapplied bool) {
+	t.Helper()
 	r := newRig(t)
 	ms := r.manifests(webSet)
 	found := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"a": "1"}}
@@ -50,8 +57,12 @@ func TestAProcessThatDiesBeforeItsRecordStillPrunesWhatItMade(t *testing.T) {
 		must(t, err)
 	}
 	r.restart() // Nothing was flushed since Begin.
-	r.apply(ms, Updating)
-	r.seen(ms)
+	if reapplied {
+		r.apply(ms, Updating)
+		r.seen(ms)
+	} else {
+		r.apply(ms[1:2], Updating)
+	}
 	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:2]), generous)
 	must(t, err)
 	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !r.exists(ms[0].ID) {
