@@ -178,6 +178,9 @@ func (c *checks) cluster(ctx context.Context, f *precondition.Facts) error {
 		if !m.Defines() || f.Unmanaged[m.ID] {
 			continue
 		}
+		if level, err := c.engine.Level(ctx, m); err == nil && level {
+			continue // Applying it changes nothing, and so drops no version.
+		}
 		var crd apiextensionsv1.CustomResourceDefinition
 		err := c.reader.Get(ctx, client.ObjectKey{Name: m.ID.Name}, &crd)
 		if apierrors.IsNotFound(err) {

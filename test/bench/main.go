@@ -31,6 +31,10 @@ func main() {
 // bench is one run.
 type bench struct {
 	rounds int
+	// idle is how long nothing happens.
+	idle time.Duration
+	// bin is where the programs were built, "" until they are.
+	bin string
 	// dir is for what the run needs and removes again.
 	dir string
 	log func(format string, args ...any)
@@ -51,6 +55,8 @@ func rows() []row {
 		{"apply", "1,000 objects: first, unchanged, after a restart; beside the peers", applyRows},
 		{"release", "862 tasks in the shape of a platform's release, level by level", releaseRows},
 		{"repair", "a foreign edit is undone, over 20 kinds", repairRows},
+		{"commit", "the whole reconciler: a commit to applied, of 1,000 objects", commitRows},
+		{"idle", "the whole reconciler with 862 objects while nothing happens", idleRows},
 		{"growth", "time an object from 100 to 5,000; memory at 1,000 and 5,000", growthRows},
 		{"payload", "load and graph of a real payload", payloadRows},
 		{"graph", "graph of 20,000 tasks", graphRows},
@@ -67,6 +73,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	}
 	rounds := flags.Int("rounds", 5, "how often what is noisy is measured")
 	chosen := flags.String("rows", strings.Join(names, ","), "which rows to measure")
+	idle := flags.Duration("idle", idleTime, "how long the row idle watches; shorter is a trial without a goal")
 	file := flags.String("out", "bin/bench.json", "where the results go")
 	child := flags.String("child", "", "internal: measure the memory of a fresh process")
 	if err := flags.Parse(args); err != nil {
@@ -87,7 +94,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	began := time.Now()
-	b := &bench{rounds: max(*rounds, 1), dir: dir, log: func(format string, args ...any) {
+	b := &bench{rounds: max(*rounds, 1), idle: *idle, dir: dir, log: func(format string, args ...any) {
 		fmt.Fprintf(progress, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}}
 	results, err := b.measure(ctx, wanted)

@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -210,9 +209,11 @@ func weigh(ctx context.Context, what string, config *rest.Config, owner string, 
 	if err != nil {
 		return m, err
 	}
-	if m.RSS, err = resident(); err != nil { // Before the collection, as it runs.
+	r, err := residentOf("self") // Before the collection, as it runs.
+	if err != nil {
 		return m, err
 	}
+	m.RSS = r.all
 	m.Heap = (heap() - before) / float64(max(m.Objects, 1))
 	runtime.KeepAlive(keep)
 	runtime.KeepAlive(ms)
@@ -226,21 +227,6 @@ func heap() float64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return float64(stats.HeapAlloc)
-}
-
-// resident is the resident memory of this process, in bytes.
-func resident() (float64, error) {
-	raw, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, fmt.Errorf("resident memory: %w", err)
-	}
-	for line := range strings.Lines(string(raw)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
-			return kib * 1024, err
-		}
-	}
-	return 0, fmt.Errorf("resident memory: no VmRSS in /proc/self/status")
 }
 
 func fillProcess(ctx context.Context, config *rest.Config, owner string, ms []payload.Manifest) (any, int, error) {

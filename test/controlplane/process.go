@@ -134,24 +134,27 @@ func (p *process) tail(lines int) string {
 	return string(bytes.Join(all, []byte("\n")))
 }
 
-// cpu returns the processor time that the child has used, user and system.
-func (p *process) cpu() (time.Duration, error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/stat")
+// cpu is the processor time that the process has used.
+func (p *process) cpu() (time.Duration, error) { return CPUOf(p.cmd.Process.Pid) }
+
+// CPUOf is the processor time that a process has used, user and system.
+func CPUOf(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return 0, fmt.Errorf("read the accounting of %s: %w", p.name, err)
+		return 0, fmt.Errorf("read the accounting of process %d: %w", pid, err)
 	}
 	// proc_pid_stat(5): the command in parentheses may hold blanks; utime and
 	// stime are fields 14 and 15, in ticks of 1/100 s on every Linux port.
 	_, rest, ok := strings.Cut(string(stat), ") ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 13 {
-		return 0, fmt.Errorf("read the accounting of %s: %q isn't a proc stat line", p.name, stat)
+		return 0, fmt.Errorf("read the accounting of process %d: %q isn't a proc stat line", pid, stat)
 	}
 	var ticks int64
 	for _, f := range fields[11:13] {
 		n, err := strconv.ParseInt(f, 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("read the accounting of %s: %w", p.name, err)
+			return 0, fmt.Errorf("read the accounting of process %d: %w", pid, err)
 		}
 		ticks += n
 	}
