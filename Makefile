@@ -46,7 +46,7 @@ e2e: build controlplane ## run only the whole-program tests, with their output
 	go test $(TESTFLAGS) -count=1 -v ./test/e2e/...
 
 .PHONY: bench
-bench: controlplane ## measure the main job beside its peers into bin/bench.json, about six quiet minutes (ROWS=repair,plan and ROUNDS=1 for less)
+bench: controlplane ## measure the main job beside its peers into bin/bench.json, half an hour, eleven minutes of it idle (ROWS=repair,plan and ROUNDS=1 for less)
 	go run ./test/bench $(if $(ROWS),-rows $(ROWS)) $(if $(ROUNDS),-rounds $(ROUNDS))
 
 .PHONY: controlplane

@@ -93,3 +93,58 @@ func TestARowThatDoesNotExistIsAnError(t *testing.T) {
 		t.Errorf("run says %v, want an error that names the rows", err)
 	}
 }
+
+func TestTheApplicationDiffersInWhatTheRowSays(t *testing.T) {
+	t.Parallel()
+	files := func(changed int) map[string]string {
+		r, err := application("1.0.0", changed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]string{}
+		for _, c := range r.Components {
+			for name, content := range c.Files {
+				out[c.Name+"/"+name] = content
+			}
+		}
+		return out
+	}
+	before, after := files(0), files(50)
+	differ := 0
+	for name, content := range before {
+		if after[name] != content {
+			differ++
+		}
+	}
+	if len(before) != mixSize || len(after) != mixSize || differ != 50 {
+		t.Errorf("%d and %d objects of which %d differ, want %d and 50", len(before), len(after), differ, mixSize)
+	}
+}
+
+func TestWhatIsAskedIsCountedWithoutTheLeaseAndOthers(t *testing.T) {
+	t.Parallel()
+	a := asked{all: []controlplane.Audited{
+		{Verb: "update", Resource: "leases"}, {Verb: "watch", Resource: "configmaps"}, {Verb: "patch", Resource: "deployments"},
+		{Verb: "patch", Resource: "deployments", DryRun: true},
+	}}
+	if got := []float64{a.count(isLease), a.count(noLease), a.count(otherWrites)}; !cmp.Equal(got, []float64{1, 3, 1}) {
+		t.Errorf("counted %v", got)
+	}
+	if got, want := words(a.table()), "2 patch deployments, 1 update leases, 1 watch configmaps"; got != want {
+		t.Errorf("told as %q, want %q", got, want)
+	}
+}
+
+func TestResidentMemoryIsRead(t *testing.T) {
+	t.Parallel()
+	r, err := residentOf("self")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.own < 1<<20 || r.all < r.own {
+		t.Errorf("resident %.0f bytes, %.0f of them its own", r.all, r.own)
+	}
+	if _, err := residentOf("none"); err == nil {
+		t.Error("a process that isn't there has memory")
+	}
+}

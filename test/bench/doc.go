@@ -12,6 +12,10 @@
 // the API server counted, processor time is that of the processes' accounting:
 // trust the requests first, the processor time second and the clock last.
 //
+// The rows commit and idle are about the whole reconciler, as a process with its
+// real role beside a Git server and a registry (test/world). There the audit log
+// tells its requests from those of the controller-manager.
+//
 // It prints a table, writes bin/bench.json and is run by "make bench".
 // docs/performance.md keeps the latest table.
 package main

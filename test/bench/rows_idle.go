@@ -10,7 +10,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-dev/lockstep/test/controlplane"
 	"github.com/lockstep-dev/lockstep/test/shape"
 	"github.com/lockstep-dev/lockstep/test/world"
 )
@@ -72,7 +71,7 @@ func idleRows(ctx context.Context, b *bench) ([]result, error) {
 	what := fmt.Sprintf("%s idle, %d objects: ", b.idle, shape.ReleaseSize)
 	others := shown(what+"requests but for the lease", seen.count(noLease), "", peer)
 	leases := shown(what+"renewals of the lease", seen.count(isLease), "", "")
-	writes := shown(what+"other writes", seen.count(func(a controlplane.Audited) bool { return noLease(a) && a.Writes() }), "", "")
+	writes := shown(what+"other writes", seen.count(otherWrites), "", "")
 	if b.idle != idleTime {
 		return []result{others, leases, writes}, nil
 	}

@@ -66,11 +66,12 @@ func (b *bench) inWorld(ctx context.Context, o world.Options, work func(*whole) 
 	return work(&whole{w, watch})
 }
 
-// build builds the programs.
+// build builds the programs as they are shipped.
 func (b *bench) build(ctx context.Context) error {
 	b.log("building the programs")
 	dir := filepath.Join(b.dir, "bin")
-	command := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/...")
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/...")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
@@ -200,6 +201,9 @@ func (a asked) count(match func(controlplane.Audited) bool) float64 {
 
 func isLease(a controlplane.Audited) bool { return a.Resource == "leases" }
 func noLease(a controlplane.Audited) bool { return a.Resource != "leases" }
+
+// otherWrites may have changed something beside the lease.
+func otherWrites(a controlplane.Audited) bool { return noLease(a) && a.Writes() }
 
 // table counts by what was done to what, for the progress.
 func (a asked) table() map[string]int {
