@@ -54,7 +54,9 @@ func (e *Engine) deletable(entries []entry) []entry {
 
 // Level reports whether applying the manifest now would cost no request, since
 // the object is as it wants it.
-func (e *Engine) Level(ctx context.Context, m *payload.Manifest) (bool, error) { return e.isLevel(ctx, m) }
+func (e *Engine) Level(ctx context.Context, m *payload.Manifest) (bool, error) {
+	return e.isLevel(ctx, m)
+}
 
 // recall completes an entry that has no record, of an object that is to go: the
 // process that made it ended before it wrote the record, and no later one has

@@ -124,7 +124,9 @@ func TestTheApplicationDiffersInWhatTheRowSays(t *testing.T) {
 func TestWhatIsAskedIsCountedWithoutTheLeaseAndOthers(t *testing.T) {
 	t.Parallel()
 	a := asked{all: []controlplane.Audited{
-		{Verb: "update", Resource: "leases"}, {Verb: "watch", Resource: "configmaps"}, {Verb: "patch", Resource: "deployments"},
+		{Verb: "update", Resource: "leases"},
+		{Verb: "watch", Resource: "configmaps"},
+		{Verb: "patch", Resource: "deployments"},
 		{Verb: "patch", Resource: "deployments", DryRun: true},
 	}}
 	if got := []float64{a.count(isLease), a.count(noLease), a.count(otherWrites)}; !cmp.Equal(got, []float64{1, 3, 1}) {

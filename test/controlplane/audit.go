@@ -98,13 +98,27 @@ func (m AuditMark) Since() ([]Audited, error) {
 // parseAudit reads a line; counts is false for the end of a watch, which its
 // beginning told of, and for the beginning of others.
 func parseAudit(line []byte) (a Audited, counts bool, err error) {
+	type user struct {
+		Username string `json:"username"`
+	}
 	var e struct {
-		Stage, Verb, RequestURI string
-		User, ImpersonatedUser  struct{ Username string }
-		ObjectRef               struct{ APIGroup, Resource, Subresource, Namespace, Name string }
-		ResponseStatus          struct{ Code int }
-		RequestReceived         time.Time `json:"requestReceivedTimestamp"`
-		Reached                 time.Time `json:"stageTimestamp"`
+		Stage            string `json:"stage"`
+		Verb             string `json:"verb"`
+		RequestURI       string `json:"requestURI"`
+		User             user   `json:"user"`
+		ImpersonatedUser user   `json:"impersonatedUser"`
+		ObjectRef        struct {
+			APIGroup    string `json:"apiGroup"`
+			Resource    string `json:"resource"`
+			Subresource string `json:"subresource"`
+			Namespace   string `json:"namespace"`
+			Name        string `json:"name"`
+		} `json:"objectRef"`
+		ResponseStatus struct {
+			Code int `json:"code"`
+		} `json:"responseStatus"`
+		RequestReceived time.Time `json:"requestReceivedTimestamp"`
+		Reached         time.Time `json:"stageTimestamp"`
 	}
 	if err := json.Unmarshal(line, &e); err != nil {
 		return a, false, fmt.Errorf("read the audit log: %w", err)

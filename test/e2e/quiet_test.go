@@ -30,7 +30,12 @@ import (
 
 // said is a line of the reconciler's log.
 type said struct {
-	Msg, Release, Object, Reason, Message, Result string
+	Msg     string `json:"msg"`
+	Release string `json:"release"`
+	Object  string `json:"object"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	Result  string `json:"result"`
 }
 
 // sayings reads the reconciler's log from a place on.
@@ -125,32 +130,42 @@ func stampReview(w http.ResponseWriter, req *http.Request) {
 	}
 	response := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	if err := json.Unmarshal(review.Request.Object.Raw, &object); err == nil && object.Name != "kube-root-ca.crt" {
+		patch, err := stampPatch(&object)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
 		kind := admissionv1.PatchTypeJSONPatch
-		response.PatchType, response.Patch = &kind, stampPatch(&object)
+		response.PatchType, response.Patch = &kind, patch
 	}
 	review.Response = response
-	_ = json.NewEncoder(w).Encode(review)
+	if err := json.NewEncoder(w).Encode(review); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 }
 
-func stampPatch(object *corev1.ConfigMap) []byte {
+func stampPatch(object *corev1.ConfigMap) ([]byte, error) {
 	type operation struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
+		Op    string          `json:"op"`
+		Path  string          `json:"path"`
+		Value json.RawMessage `json:"value"`
 	}
 	var patch []operation
 	if object.Labels == nil {
-		patch = append(patch, operation{"add", "/metadata/labels", map[string]string{}})
+		patch = append(patch, operation{"add", "/metadata/labels", json.RawMessage("{}")})
 	}
-	patch = append(patch, operation{"add", "/metadata/labels/" + stampLabel, stampValue})
+	patch = append(patch, operation{"add", "/metadata/labels/" + stampLabel, json.RawMessage(`"` + stampValue + `"`)})
 	for key, value := range object.Data {
 		if !strings.HasSuffix(value, stamped) {
 			escaped := strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
-			patch = append(patch, operation{"add", "/data/" + escaped, value + stamped})
+			text, err := json.Marshal(value + stamped)
+			if err != nil {
+				return nil, err
+			}
+			patch = append(patch, operation{"add", "/data/" + escaped, text})
 		}
 	}
-	raw, _ := json.Marshal(patch) // strings and maps of them
-	return raw
+	return json.Marshal(patch)
 }
 
 // stampedMaps counts the ConfigMaps that the webhook changed.
