@@ -17,16 +17,19 @@ import (
 // releaseMetrics are the metrics of releases that the engine itself doesn't
 // keep; those are in package apply, those of conditions in fluxcd's recorder.
 type releaseMetrics struct {
+	passes    *prometheus.CounterVec
 	info      *prometheus.GaugeVec
 	manifests *prometheus.GaugeVec
 	errors    *prometheus.CounterVec
 	verify    *prometheus.HistogramVec
-	passes    *prometheus.CounterVec
 	hosts     *prometheus.GaugeVec
 }
 
 func newReleaseMetrics() *releaseMetrics {
 	return &releaseMetrics{
+		passes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "lockstep_release_passes_total", Help: "Passes over all manifests of a release that ended, by result: level, incomplete.",
+		}, []string{"release", "result"}),
 		info: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_release_info", Help: "The version of a release in each of its roles: desired, accepted, applied.",
 		}, []string{"release", "role", "version"}),
@@ -41,9 +44,6 @@ func newReleaseMetrics() *releaseMetrics {
 			Help:    "Time of the verification of a desired release's signatures, with what it reads from the registry, by result: ok, error.",
 			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}, []string{"release", "result"}),
-		passes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_release_passes_total", Help: "Passes over all manifests of a release that ended, by result: level, incomplete.",
-		}, []string{"release", "result"}),
 		hosts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_nodeos_hosts", Help: "Hosts of a pool by state.",
 		}, []string{"nodeos", "state"}),
@@ -51,7 +51,7 @@ func newReleaseMetrics() *releaseMetrics {
 }
 
 func (m *releaseMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.info, m.manifests, m.errors, m.verify, m.passes, m.hosts}
+	return []prometheus.Collector{m.passes, m.info, m.manifests, m.errors, m.verify, m.hosts}
 }
 
 // release records where a release stands.
@@ -70,10 +70,10 @@ func (m *releaseMetrics) release(obj *v1alpha1.ClusterRelease, w *worker.SyncWor
 // forget drops what is known of a release that is gone.
 func (m *releaseMetrics) forget(name string) {
 	match := prometheus.Labels{"release": name}
+	m.passes.DeletePartialMatch(match)
 	m.info.DeletePartialMatch(match)
 	m.manifests.DeletePartialMatch(match)
 	m.errors.DeletePartialMatch(match)
-	m.passes.DeletePartialMatch(match)
 	m.verify.DeletePartialMatch(match)
 }
 

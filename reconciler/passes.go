@@ -6,7 +6,6 @@ package reconciler
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/go-logr/logr"
 
@@ -20,26 +19,17 @@ const (
 	passIncomplete = "incomplete"
 )
 
-// passes tell of each pass that ended. The worker counts those that ended well
-// and those that didn't, and starts anew with each release.
-type passes struct {
-	ended func(result string)
-
-	mu                 sync.Mutex
-	completed, attempt int
-}
-
-// see takes each status of the worker, in their order.
-func (p *passes) see(s *worker.SyncWorkerStatus) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s.Completed > p.completed {
-		p.ended(passLevel)
+// tellPasses returns what counts the passes of a release.
+func (r *releases) tellPasses(name string) func(level bool) {
+	log := r.log.WithValues("release", name)
+	return func(level bool) {
+		result := passIncomplete
+		if level {
+			result = passLevel
+		}
+		r.gauges.passes.WithLabelValues(name, result).Inc()
+		log.V(1).Info("a pass ended", "result", result)
 	}
-	if s.Attempt > p.attempt {
-		p.ended(passIncomplete)
-	}
-	p.completed, p.attempt = s.Completed, s.Attempt
 }
 
 // tellEnds returns what logs why an object isn't level, each time that changes.

@@ -9,32 +9,30 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
-	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
-func TestEachPassThatEndsIsCountedOnce(t *testing.T) {
-	var got []string
-	p := passes{ended: func(result string) { got = append(got, result) }}
-	for _, s := range []worker.SyncWorkerStatus{
-		{},             // nothing yet
-		{Attempt: 1},   // a pass failed
-		{Attempt: 1},   // something else changed
-		{Attempt: 2},   // the next one failed too
-		{Completed: 1}, // then it was level
-		{Completed: 2}, // and stayed so
-		{},             // another release
-		{Completed: 1}, // is level at once
-		{Attempt: 1},   // and broken later
-		{Completed: 1}, // and repaired
-	} {
-		p.see(&s)
+func TestEachPassThatEndsIsCounted(t *testing.T) {
+	r := &releases{gauges: newReleaseMetrics()}
+	tell := r.tellPasses("platform")
+	tell(true)
+	tell(false)
+	tell(true)
+	for result, want := range map[string]float64{passLevel: 2, passIncomplete: 1} {
+		var m dto.Metric
+		if err := r.gauges.passes.WithLabelValues("platform", result).Write(&m); err != nil || m.GetCounter().GetValue() != want {
+			t.Errorf("%v passes %s (%v), want %v", m.GetCounter().GetValue(), result, err, want)
+		}
 	}
-	want := []string{passIncomplete, passIncomplete, passLevel, passLevel, passLevel, passIncomplete, passLevel}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("passes (-want +got):\n%s", diff)
+	r.gauges.forget("platform")
+	left := make(chan prometheus.Metric, 10)
+	r.gauges.passes.Collect(left)
+	if n := len(left); n != 0 {
+		t.Errorf("%d series of a release that is gone", n)
 	}
 }
 

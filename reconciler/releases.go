@@ -280,10 +280,10 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 		discovery: r.discovery, now: r.opts.Now, refused: refused, spec: *obj.Spec.DeepCopy(),
 	}
 	rt.worker, err = worker.New(worker.Config{
-		Retriever: rt.retriever, Preconditions: rt.checks, Builder: countedDryRun{rt.builder, refused}, Reporter: r.reporter(name),
-		Ended:    tellEnds(r.log.WithValues("release", name)),
+		Retriever: rt.retriever, Preconditions: rt.checks, Builder: countedDryRun{rt.builder, refused}, Reporter: reporter{r, name},
 		Interval: obj.Spec.Interval.Duration, Restore: restoreOf(r.store.Release(name), &obj.Spec),
 		Seed: seedOf(obj), Now: r.opts.Now,
+		Ended: tellEnds(r.log.WithValues("release", name)), PassEnded: r.tellPasses(name),
 	})
 	if err != nil {
 		rt.close()
@@ -478,21 +478,11 @@ func (r *releases) mark(ctx context.Context, product string) (string, error) {
 type reporter struct {
 	releases *releases
 	name     string
-	passes   *passes
-}
-
-func (r *releases) reporter(name string) reporter {
-	log := r.log.WithValues("release", name)
-	return reporter{r, name, &passes{ended: func(result string) {
-		r.gauges.passes.WithLabelValues(name, result).Inc()
-		log.V(1).Info("a pass ended", "result", result)
-	}}}
 }
 
 // Report implements worker.StatusReporter. A full queue loses nothing: what is
 // queued leads to a look at the newest status.
-func (r reporter) Report(s worker.SyncWorkerStatus) {
-	r.passes.see(&s)
+func (r reporter) Report(worker.SyncWorkerStatus) {
 	select {
 	case r.releases.changed <- event.TypedGenericEvent[string]{Object: r.name}:
 	default:

@@ -28,6 +28,9 @@ type Config struct {
 	// Ended hears how each manifest of a pass and each repair ended; err is nil
 	// for what went well. It must not block or call the worker; nil for nobody.
 	Ended func(m *payload.Manifest, err *UpdateError)
+	// PassEnded hears of each pass that wasn't cut short, and whether all was
+	// level then; the same holds for it.
+	PassEnded func(level bool)
 	// Interval of the full safety pass, and the longest wait after an error.
 	Interval time.Duration
 	// RetrieveTimeout bounds one try to retrieve a release; 0 is 15 minutes.
@@ -204,8 +207,9 @@ func (w *SyncWorker) dispatch(e event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var actions []action
+	before := w.core.pass
 	w.core, actions = next(w.core, e, w.config.Now())
-	w.tellEnded(e)
+	w.tellEnded(e, before)
 	w.publish()
 	for _, a := range actions {
 		if w.ctx == nil {
@@ -216,23 +220,26 @@ func (w *SyncWorker) dispatch(e event) {
 	}
 }
 
-// tellEnded tells how it went with a manifest, if the event says so. The lock
-// is held.
-func (w *SyncWorker) tellEnded(e event) {
-	if w.config.Ended == nil {
-		return
+// tellEnded tells how it went with a manifest or a pass, if the event says so;
+// before is the pass as it was. The lock is held.
+func (w *SyncWorker) tellEnded(e event, before pass) {
+	ended := func(m *payload.Manifest, err *UpdateError) {
+		if w.config.Ended != nil && m != nil {
+			w.config.Ended(m, err)
+		}
 	}
 	switch e := e.(type) {
 	case appliedOne:
 		if !e.skipped {
-			w.config.Ended(e.manifest, e.err)
+			ended(e.manifest, e.err)
 		}
 	case repaired:
-		if w.core.accepted == nil {
-			return
+		if w.core.accepted != nil {
+			ended(w.core.accepted.manifest(e.id), e.err)
 		}
-		if m := w.core.accepted.manifest(e.id); m != nil {
-			w.config.Ended(m, e.err)
+	case passed:
+		if w.config.PassEnded != nil && e.number == before.number && before.running && !before.stopping {
+			w.config.PassEnded(e.complete && e.err == nil)
 		}
 	}
 }

@@ -549,6 +549,14 @@ func (r *reports) Report(s SyncWorkerStatus) {
 	r.all = append(r.all, s)
 }
 
+func (r *reports) take() []SyncWorkerStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.all
+	r.all = nil
+	return out
+}
+
 func TestAnotherLookAtWhatIsLevelIsNoProgress(t *testing.T) {
 	heard := &reports{}
 	inBubble(t, Config{Reporter: heard}, func(t *testing.T, w *SyncWorker, _ *world) {
@@ -556,7 +564,7 @@ func TestAnotherLookAtWhatIsLevelIsNoProgress(t *testing.T) {
 		w.Update(1, desired("1.0.0"), nil, payload.Initializing)
 		synctest.Wait()
 		first := w.Status()
-		heard.all = nil
+		heard.take()
 		time.Sleep(300 * time.Second)
 		synctest.Wait()
 		if n := w.Status().Completed; n < 4 {
@@ -568,7 +576,7 @@ func TestAnotherLookAtWhatIsLevelIsNoProgress(t *testing.T) {
 			progress           time.Time
 		}
 		want := told{first.Step, first.Done, first.RunLevel, first.Skipped, first.LastProgress}
-		for _, s := range heard.all {
+		for _, s := range heard.take() {
 			if got := (told{s.Step, s.Done, s.RunLevel, s.Skipped, s.LastProgress}); got != want {
 				t.Fatalf("a pass over what is level tells %+v, want %+v as before", got, want)
 			}
@@ -577,7 +585,7 @@ func TestAnotherLookAtWhatIsLevelIsNoProgress(t *testing.T) {
 }
 
 func TestWhoListensHearsHowEachManifestEnded(t *testing.T) {
-	heard := map[string]int{}
+	heard, manifests := map[string]int{}, map[string]int{}
 	ended := func(m *payload.Manifest, err *UpdateError) {
 		if err != nil {
 			heard[m.ID.Name+" "+err.Code]++
@@ -585,7 +593,8 @@ func TestWhoListensHearsHowEachManifestEnded(t *testing.T) {
 		}
 		heard[m.ID.Name]++
 	}
-	inBubble(t, Config{Ended: ended}, func(t *testing.T, w *SyncWorker, world *world) {
+	passes := map[bool]int{}
+	inBubble(t, Config{Ended: ended, PassEnded: func(level bool) { passes[level]++ }}, func(t *testing.T, w *SyncWorker, world *world) {
 		t.Helper()
 		world.refused["b"] = maxTries
 		w.Update(1, desired("1.0.0"), []Override{{ID: object("c")}}, payload.Initializing)
@@ -594,10 +603,21 @@ func TestWhoListensHearsHowEachManifestEnded(t *testing.T) {
 		synctest.Wait()
 		w.Drifted(object("a"))
 		synctest.Wait()
+		manifests = maps.Clone(heard)
+		// A pass that is cut short is none.
+		hold := make(chan struct{})
+		world.hold["d"] = hold
+		w.Update(2, desired("1.1.0"), nil, payload.Updating)
+		synctest.Wait()
+		w.Pause(true)
+		synctest.Wait()
 	})
+	if want := map[bool]int{false: 1, true: 1}; !maps.Equal(passes, want) {
+		t.Errorf("passes that ended level or not: %v, want %v", passes, want)
+	}
 	// A pass in which b failed after its tries, one in which it didn't, and the
 	// repair of a; c is left to people.
-	if want := map[string]int{"a": 3, "b": 1, "b ResourceInvalid": 1}; !maps.Equal(heard, want) {
-		t.Errorf("heard %v, want %v", heard, want)
+	if want := map[string]int{"a": 3, "b": 1, "b ResourceInvalid": 1}; !maps.Equal(manifests, want) {
+		t.Errorf("heard %v, want %v", manifests, want)
 	}
 }
