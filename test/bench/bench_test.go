@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/reconciler/rollout"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
+	"github.com/lockstep-dev/lockstep/test/shape"
 )
 
 func TestThePlannedPoolHasWorkToDo(t *testing.T) {
@@ -148,5 +150,29 @@ func TestResidentMemoryIsRead(t *testing.T) {
 	}
 	if _, err := residentOf("none"); err == nil {
 		t.Error("a process that isn't there has memory")
+	}
+}
+
+func TestAnEditIsSeenAndSoIsItsRepair(t *testing.T) {
+	t.Parallel()
+	for i, e := range shape.Editables() {
+		o, err := e.Make(0, "edits")
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := e.Patch()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var edit map[string]any
+		if err := json.Unmarshal(raw, &edit); err != nil {
+			t.Fatal(err)
+		}
+		if holds(edit, o.Content) {
+			t.Errorf("%d: the object of %s has its edit from the beginning", i, e.Resource)
+		}
+		if !holds(edit, edit) {
+			t.Errorf("%d: the edit of %s isn't seen", i, e.Resource)
+		}
 	}
 }

@@ -55,6 +55,7 @@ func rows() []row {
 		{"apply", "1,000 objects: first, unchanged, after a restart; beside the peers", applyRows},
 		{"release", "862 tasks in the shape of a platform's release, level by level", releaseRows},
 		{"repair", "a foreign edit is undone, over 20 kinds", repairRows},
+		{"worker", "the same by the whole reconciler", workerRows},
 		{"commit", "the whole reconciler: a commit to applied, of 1,000 objects", commitRows},
 		{"idle", "the whole reconciler with 862 objects while nothing happens", idleRows},
 		{"growth", "time an object from 100 to 5,000; memory at 1,000 and 5,000", growthRows},
