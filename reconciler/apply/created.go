@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -58,9 +59,43 @@ func (e *Engine) Level(ctx context.Context, m *payload.Manifest) (bool, error) {
 	return e.isLevel(ctx, m)
 }
 
-// recall completes an entry that has no record, of an object that is to go: the
-// process that made it ended before it wrote the record, and no later one has
-// applied the object. Without this it would be left behind as never applied.
+// recallAll completes the entries that have no record while their objects are
+// still as the process left them that made them: what tells that it did is gone
+// with the first change. What can't be found out now is asked again when the
+// object is to go.
+func (e *Engine) recallAll(ctx context.Context) {
+	e.mu.RLock()
+	var unsure []entry
+	for _, it := range e.items {
+		if !it.entry.applied() {
+			unsure = append(unsure, it.entry)
+		}
+	}
+	e.mu.RUnlock()
+	var group errgroup.Group
+	group.SetLimit(DefaultConcurrency)
+	for _, en := range unsure {
+		group.Go(func() error {
+			known, err := e.recall(ctx, en)
+			if err != nil {
+				e.cfg.Log.Info("who made an object can't be told yet", "object", en.id().String(), "problem", err.Error())
+				return nil
+			}
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if it := e.items[en.id()]; it != nil && known.applied() && !it.entry.applied() {
+				it.entry.UID, it.entry.Created = known.UID, known.Created
+				e.store.touch(it)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // None of them returns an error.
+}
+
+// recall completes an entry that has no record: the process that made the object
+// ended before it wrote the record. An object that leaves the release before any
+// other process has applied it would be left behind as never applied.
 func (e *Engine) recall(ctx context.Context, en entry) (entry, error) {
 	if en.applied() {
 		return en, nil

@@ -263,6 +263,13 @@ func (e *Engine) Load(ctx context.Context) (problems []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	problems = append(problems, e.takeIn(entries)...)
+	e.recallAll(ctx)
+	return problems, nil
+}
+
+// takeIn adds what was read of the inventory.
+func (e *Engine) takeIn(entries []loaded) (problems []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var interests []live.Interest
@@ -274,7 +281,7 @@ func (e *Engine) Load(ctx context.Context) (problems []string, err error) {
 		}
 	}
 	e.cfg.Live.Track(interests...)
-	return problems, nil
+	return problems
 }
 
 // Close ends all watches of the set. The inventory stays.

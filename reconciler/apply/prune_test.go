@@ -43,6 +43,31 @@ func TestAProcessThatDiesBeforeItsRecordStillPrunesWhatItMade(t *testing.T) {
 	}
 }
 
+func TestTwoProcessesThatDieBeforeTheirRecordsStillPruneWhatTheFirstMade(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	must(t, r.engine.Begin(t.Context(), ms, nil))
+	for i := range ms {
+		_, err := r.engine.Apply(t.Context(), &ms[i], Updating)
+		must(t, err)
+	}
+	made := r.get(ms[0].ID).GetCreationTimestamp()
+	// The second one changes an object when its age doesn't tell any more.
+	r.await("the objects to be older", func() bool { return time.Since(made.Time) > 3*time.Second })
+	r.restart()
+	next := r.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))
+	must(t, r.engine.Begin(t.Context(), next, nil))
+	_, err := r.engine.Apply(t.Context(), &next[0], Updating)
+	must(t, err)
+	r.restart()
+	r.apply(next[1:2], Updating)
+	result, err := r.engine.Prune(t.Context(), keepOf(next[1:2]), generous)
+	must(t, err)
+	if len(result.Orphaned) > 0 || r.exists(next[0].ID) {
+		t.Errorf("orphaned %v, want all deleted: %v", result.Orphaned, result.Deleted)
+	}
+}
+
 func testPruneWithoutRecord(t *testing.T, reapplied bool) {
 	t.Helper()
 	r := newRig(t)
