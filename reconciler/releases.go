@@ -283,7 +283,7 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 		Retriever: rt.retriever, Preconditions: rt.checks, Builder: countedDryRun{rt.builder, refused}, Reporter: reporter{r, name},
 		Interval: obj.Spec.Interval.Duration, Restore: restoreOf(r.store.Release(name), &obj.Spec),
 		Seed: seedOf(obj), Now: r.opts.Now,
-		Ended: tellEnds(r.log.WithValues("release", name)), PassEnded: r.tellPasses(name),
+		Beginning: r.beginning(name), Ended: tellEnds(r.log.WithValues("release", name)), PassEnded: r.tellPasses(name),
 	})
 	if err != nil {
 		rt.close()

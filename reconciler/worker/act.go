@@ -74,6 +74,11 @@ func (w *SyncWorker) begin(ctx context.Context, a startPass) error {
 	if !a.begin {
 		return nil
 	}
+	if w.config.Beginning != nil {
+		if err := w.config.Beginning(ctx, a.work.Desired); err != nil {
+			return err
+		}
+	}
 	return w.config.Builder.Begin(ctx, a.payload)
 }
 

@@ -25,6 +25,9 @@ type Config struct {
 	Builder       ResourceBuilder
 	// Reporter may be nil.
 	Reporter StatusReporter
+	// Beginning is called before the first write of a release in this process; it
+	// keeps the release from being applied by returning an error. It may be nil.
+	Beginning func(ctx context.Context, desired Desired) error
 	// Ended hears how each manifest of a pass and each repair ended; err is nil
 	// for what went well. It must not block or call the worker; nil for nobody.
 	Ended func(m *payload.Manifest, err *UpdateError)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -580,6 +581,38 @@ func TestAnotherLookAtWhatIsLevelIsNoProgress(t *testing.T) {
 			if got := (told{s.Step, s.Done, s.RunLevel, s.Skipped, s.LastProgress}); got != want {
 				t.Fatalf("a pass over what is level tells %+v, want %+v as before", got, want)
 			}
+		}
+	})
+}
+
+func TestAReleaseIsAnnouncedBeforeItsFirstWrite(t *testing.T) {
+	var made *world
+	var works atomic.Bool
+	beginning := func(_ context.Context, d Desired) error {
+		made.note("beginning %s", d.Version)
+		if !works.Load() {
+			return errors.New("not written down")
+		}
+		return nil
+	}
+	inBubble(t, Config{Beginning: beginning}, func(t *testing.T, w *SyncWorker, world *world) {
+		t.Helper()
+		made = world
+		w.Update(1, desired("1.0.0"), nil, payload.Initializing)
+		synctest.Wait()
+		if got := world.take(); !slices.Equal(got, []string{"beginning 1.0.0"}) || w.Status().Failure == nil {
+			t.Errorf("log is %q, want nothing applied that can't be written down: %v", got, w.Status().Failure)
+		}
+		works.Store(true)
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if got := world.take(); len(got) < 3 || got[0] != "beginning 1.0.0" || got[1] != "begin 1.0.0" {
+			t.Errorf("log is %q, want it to begin with the announcement", got)
+		}
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		if got := world.take(); slices.Contains(got, "beginning 1.0.0") {
+			t.Errorf("log is %q, want it announced once", got)
 		}
 	})
 }

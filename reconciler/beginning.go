@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+
+	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+// beginning returns what writes down which release is applied, before its first
+// write.
+func (r *releases) beginning(name string) func(context.Context, worker.Desired) error {
+	return func(ctx context.Context, d worker.Desired) error {
+		return r.store.BeginRelease(ctx, name, chosenOf(d))
+	}
+}
+
+// chosenOf is what a new process needs to know of a release to go on with it.
+func chosenOf(d worker.Desired) accepted.Chosen {
+	c := accepted.Chosen{Version: d.Version, Image: d.Image, Path: d.Path}
+	if c.Path != "" {
+		c.Revision = d.Revision
+	}
+	return c
+}
