@@ -6,15 +6,20 @@ package reconciler
 import (
 	"context"
 
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
 // beginning returns what writes down which release is applied, before its first
 // write.
-func (r *releases) beginning(name string) func(context.Context, worker.Desired) error {
-	return func(ctx context.Context, d worker.Desired) error {
-		return r.store.BeginRelease(ctx, name, chosenOf(d))
+func (r *releases) beginning(name string) func(context.Context, worker.SyncWork) error {
+	return func(ctx context.Context, work worker.SyncWork) error {
+		chosen := chosenOf(work.Desired)
+		if work.State != payload.Reconciling {
+			chosen.State = work.State.String()
+		}
+		return r.store.BeginRelease(ctx, name, chosen)
 	}
 }
 

@@ -318,10 +318,7 @@ func (r *releaseReconciler) remember(ctx context.Context, obj *v1alpha1.ClusterR
 	if w == nil || w.Actual.Version == "" {
 		return nil
 	}
-	chosen := accepted.Chosen{Version: w.Actual.Version, Image: w.Actual.Image, Path: w.Actual.Path}
-	if chosen.Path != "" {
-		chosen.Revision = w.Actual.Revision
-	}
+	chosen := chosenOf(w.Actual.Desired)
 	if !w.Reconciling {
 		chosen.State = w.State.String()
 		chosen.Waits = longWaits(w.Waits, r.now())

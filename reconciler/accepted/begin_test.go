@@ -3,7 +3,11 @@
 
 package accepted
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
 
 func TestAReleaseThatBeginsIsWhatTheNextProcessGoesOnWith(t *testing.T) {
 	client := configMaps(t)
@@ -26,6 +30,29 @@ func TestAReleaseThatBeginsIsWhatTheNextProcessGoesOnWith(t *testing.T) {
 		}
 		if got := chosen(); got.Version != want.Version || got.Image != want.Image {
 			t.Errorf("a new process goes on with %+v, want %+v", got, want)
+		}
+	}
+	// A way back to it is told apart from what is level, by a wait that it had.
+	back := first
+	back.State = "RollingBack"
+	waiting := back
+	waiting.Waits = []Wait{{Kind: "Pod", Name: "web"}}
+	for _, step := range []struct {
+		name  string
+		write func() error
+		want  Chosen
+	}{
+		{"begun", func() error { return s.BeginRelease(t.Context(), "platform", back) }, back},
+		{"waiting", func() error { return s.Choose(t.Context(), "platform", waiting, nil) }, waiting},
+		{"begun by the next process", func() error { return s.BeginRelease(t.Context(), "platform", back) }, waiting},
+		{"level", func() error { return s.Choose(t.Context(), "platform", first, nil) }, first},
+		{"kept by the next process", func() error { return s.BeginRelease(t.Context(), "platform", first) }, first},
+	} {
+		if err := step.write(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(step.want, chosen()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
 	}
 }

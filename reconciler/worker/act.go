@@ -75,7 +75,7 @@ func (w *SyncWorker) begin(ctx context.Context, a startPass) error {
 		return nil
 	}
 	if w.config.Beginning != nil {
-		if err := w.config.Beginning(ctx, a.work.Desired); err != nil {
+		if err := w.config.Beginning(ctx, a.work); err != nil {
 			return err
 		}
 	}

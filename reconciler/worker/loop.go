@@ -27,7 +27,7 @@ type Config struct {
 	Reporter StatusReporter
 	// Beginning is called before the first write of a release in this process; it
 	// keeps the release from being applied by returning an error. It may be nil.
-	Beginning func(ctx context.Context, desired Desired) error
+	Beginning func(ctx context.Context, work SyncWork) error
 	// Ended hears how each manifest of a pass and each repair ended; err is nil
 	// for what went well. It must not block or call the worker; nil for nobody.
 	Ended func(m *payload.Manifest, err *UpdateError)

@@ -588,8 +588,8 @@ func TestAnotherLookAtWhatIsLevelIsNoProgress(t *testing.T) {
 func TestAReleaseIsAnnouncedBeforeItsFirstWrite(t *testing.T) {
 	var made *world
 	var works atomic.Bool
-	beginning := func(_ context.Context, d Desired) error {
-		made.note("beginning %s", d.Version)
+	beginning := func(_ context.Context, work SyncWork) error {
+		made.note("beginning %s", work.Desired.Version)
 		if !works.Load() {
 			return errors.New("not written down")
 		}
