@@ -40,8 +40,8 @@ func groupKind(id payload.ObjectID) schema.GroupKind {
 
 // decide is pure but for the lock.
 func (e *Engine) decide(it *item, m *payload.Manifest, view live.View) decision {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
+	e.mu.Lock() // The pace remembers what was unclear.
+	defer e.mu.Unlock()
 	return decide(&it.entry, &it.pace, m, e.manager, view, e.cfg.Now())
 }
 
@@ -51,7 +51,7 @@ func decide(en *entry, p *pace, m *payload.Manifest, manager string, view live.V
 	if !en.applied() {
 		return decision{step: stepFirst, judgement: Missing, changed: true}
 	}
-	j := Judge(en.record(), groupKind(m.ID), manager, view)
+	j := p.remember(Judge(en.record(), groupKind(m.ID), manager, view))
 	if j == Missing && en.Finished && view.State == live.Absent {
 		j = Done
 	}

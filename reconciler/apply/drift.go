@@ -119,7 +119,7 @@ func (e *Engine) needs(it *item) bool {
 	if !it.entry.applied() {
 		return false // Its first apply is the worker's.
 	}
-	j := Judge(it.entry.record(), schema.GroupKind{Group: it.id.Group, Kind: it.id.Kind}, e.manager, view)
+	j := it.pace.remember(Judge(it.entry.record(), schema.GroupKind{Group: it.id.Group, Kind: it.id.Kind}, e.manager, view))
 	if !it.entry.Finished && finished(it, view) {
 		it.entry.Finished = true
 		e.store.touch(it)

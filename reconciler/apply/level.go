@@ -186,6 +186,10 @@ type pace struct {
 	lastContest time.Time
 	refusals    int
 	lastRefusal time.Time
+	// unsure tells that a write was seen that only a verification can judge.
+	// A later event may hide it again: a status write after a write that left
+	// no trace looks like a status write.
+	unsure bool
 }
 
 // verifyAt is the earliest time of the next verifying apply.
@@ -244,4 +248,16 @@ func (p *pace) refused(now time.Time) {
 	p.lastRefusal = now
 }
 
-func (p *pace) accepted() { p.refusals = 0 }
+func (p *pace) accepted() { p.refusals, p.unsure = 0, false }
+
+// remember returns j, or Unclear as long as the verification of an earlier
+// look is due.
+func (p *pace) remember(j Judgement) Judgement {
+	if j == Unclear {
+		p.unsure = true
+	}
+	if j == Level && p.unsure {
+		return Unclear
+	}
+	return j
+}

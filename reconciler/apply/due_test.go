@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+)
+
+func TestWhatWasUnclearStaysSoUntilItIsVerified(t *testing.T) {
+	service := schema.GroupKind{Kind: "Service"}
+	var p pace
+	look := func(view live.View) Judgement { return p.remember(Judge(recorded(), service, testManager, view)) }
+	status := shown("102", func(o *live.Object) { o.Status = d("other") })
+	if got := look(status); got != Level {
+		t.Fatalf("a status write alone is %s, want Level", got)
+	}
+	if got := look(shown("101")); got != Unclear {
+		t.Fatalf("a write without a trace is %s, want Unclear", got)
+	}
+	if got := look(status); got != Unclear {
+		t.Errorf("a status write after it is %s, want Unclear still", got)
+	}
+	if got := look(shown("103", func(o *live.Object) { o.Own[0].Entry = d("other") })); got != Drifted {
+		t.Errorf("a drift after it is %s, want Drifted", got)
+	}
+	p.accepted()
+	if got := look(status); got != Level {
+		t.Errorf("a status write after the verification is %s, want Level", got)
+	}
+}
+
+func TestADueVerificationOutlivesAStatusWrite(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(`
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: NS}
+spec: {selector: {app: web}, ports: [{name: a, port: 80}, {name: b, port: 81}]}
+`)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	order := func() string {
+		ports, _, _ := unstructured.NestedSlice(r.get(ms[0].ID).Object, "spec", "ports")
+		first, _ := ports[0].(map[string]any)
+		name, _ := first["name"].(string)
+		return name
+	}
+	// The order of a keyed list is in no entry, and a Service counts no
+	// generations.
+	reorder := func() {
+		_, err := r.resource(ms[0].ID).Patch(t.Context(), "web", types.JSONPatchType,
+			[]byte(`[{"op":"replace","path":"/spec/ports","value":[{"name":"b","port":81,"protocol":"TCP","targetPort":81},{"name":"a","port":80,"protocol":"TCP","targetPort":80}]}]`),
+			metav1.PatchOptions{FieldManager: "someone"})
+		must(t, err)
+	}
+	reorder()
+	r.await("the first repair", func() bool { return order() == "a" })
+	r.seen(ms)
+	reorder() // Within the pace of verifications: it is put off.
+	r.shows(r.get(ms[0].ID), ms[0].ID)
+	r.await("the verification to be put off", func() bool {
+		r.engine.mu.RLock()
+		defer r.engine.mu.RUnlock()
+		_, due := r.engine.due[ms[0].ID]
+		return due
+	})
+	r.patch(ms[0].ID, "cloud-controller-manager", `{"status":{"conditions":[{"type":"X","status":"True","lastTransitionTime":"2026-11-30T00:00:00Z","reason":"X","message":""}]}}`, "status")
+	began := time.Now()
+	r.await("the second repair", func() bool { return order() == "a" })
+	t.Logf("repaired after %s", time.Since(began).Round(time.Millisecond))
+}
