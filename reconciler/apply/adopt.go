@@ -19,10 +19,6 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// initialManager holds the fields that a manifest leaves to others after it
-// set them at creation: with no manager at all they would be removed.
-const initialManager = "lockstep-initial"
-
 // tool is a deployment tool whose objects we may take over.
 type tool struct {
 	name string
@@ -142,46 +138,6 @@ func migrate(entries []metav1.ManagedFieldsEntry, manager string, pick func(*met
 	return append(rest, *ours), nil
 }
 
-// handOver moves the fields of content that are below roots from our entry to
-// initialManager. It returns nil if we hold none of them.
-func handOver(entries []metav1.ManagedFieldsEntry, manager string, content map[string]any, roots []string) ([]metav1.ManagedFieldsEntry, error) {
-	var out []metav1.ManagedFieldsEntry
-	var given *metav1.ManagedFieldsEntry
-	for i := range entries {
-		e := entries[i].DeepCopy()
-		if isManager(e, manager) {
-			set, err := fieldsOf(e)
-			if err != nil {
-				return nil, err
-			}
-			moved := fieldpath.NewSet()
-			for path := range set.All() {
-				if pointer, _, ok := lookup(content, path); ok && within(pointer, roots) {
-					moved.Insert(path.Copy())
-				}
-			}
-			if moved.Empty() {
-				return nil, nil
-			}
-			given = e.DeepCopy()
-			given.Manager = initialManager
-			if err := setFields(given, moved); err != nil {
-				return nil, err
-			}
-			if err := setFields(e, set.Difference(moved)); err != nil {
-				return nil, err
-			}
-		}
-		if e.Manager != initialManager {
-			out = append(out, *e)
-		}
-	}
-	if given == nil {
-		return nil, nil
-	}
-	return append(out, *given), nil
-}
-
 func setFields(e *metav1.ManagedFieldsEntry, set *fieldpath.Set) error {
 	raw, err := set.ToJSON()
 	if err != nil {
@@ -256,7 +212,7 @@ func (e *Engine) firstSight(ctx context.Context, m *payload.Manifest, t target) 
 	pick := mayMigrate(e.adopt, from)
 	e.mu.RUnlock()
 	return o, e.rewriteFields(ctx, m.ID, t, func(o *metav1.PartialObjectMetadata) ([]metav1.ManagedFieldsEntry, error) {
-		return migrate(o.ManagedFields, e.manager, pick)
+		return rearranged(o.ManagedFields, e.manager, pick, m)
 	})
 }
 

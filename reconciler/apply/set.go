@@ -161,6 +161,9 @@ type job struct {
 	view     live.View
 	decision decision
 
+	// seen is the object that exists; nil if there is none, or if a kind that
+	// isn't watched hides it and nothing hangs on it.
+	seen     *live.Object
 	exists   bool
 	created  bool
 	replaced bool
@@ -211,28 +214,20 @@ func (e *Engine) alone(m *payload.Manifest, o *live.Object) error {
 }
 
 // prepare does what has to come before the patch: looks at an object that the
-// set doesn't know, takes people's fields over, yields contested ones.
+// set doesn't know, takes people's fields over, yields contested ones, and
+// hands over what it won't send any more.
 func (e *Engine) prepare(ctx context.Context, j *job) error {
-	j.exists = j.view.State == live.Present
 	if j.decision.step == stepFirst {
-		if j.view.State == live.Absent {
-			return nil
-		}
-		o, err := e.firstSight(ctx, j.m, j.t)
-		j.exists = o != nil
-		j.made = o != nil && madeBy(o, e.manager)
-		if err == nil && o != nil && o.DeletionTimestamp != nil {
-			_, err = e.awaitGone(ctx, j.m.ID, j.t, live.Summarize(o))
-			j.exists = false
-		}
+		return e.meet(ctx, j)
+	}
+	if err := e.find(ctx, j); err != nil {
 		return err
 	}
 	e.reconsiderYields(j)
 	if !j.exists {
 		return nil
 	}
-	o := j.view.Object
-	if err := e.alone(j.m, o); err != nil {
+	if err := e.alone(j.m, j.seen); err != nil {
 		return err
 	}
 	// A manifest that is new takes its fields; one that was level already is
@@ -243,14 +238,60 @@ func (e *Engine) prepare(ctx context.Context, j *job) error {
 			return err
 		}
 	}
-	_, hasEntry := o.OwnBy(e.manager)
-	if hasMigratable(o) && (j.decision.changed || !hasEntry) {
-		pick := mayMigrate(nil, "")
-		return e.rewriteFields(ctx, j.m.ID, j.t, func(o *metav1.PartialObjectMetadata) ([]metav1.ManagedFieldsEntry, error) {
-			return migrate(o.ManagedFields, e.manager, pick)
-		})
+	return e.rearrange(ctx, j)
+}
+
+// meet looks at an object that the set never applied.
+func (e *Engine) meet(ctx context.Context, j *job) error {
+	if j.view.State == live.Absent {
+		return nil
 	}
+	o, err := e.firstSight(ctx, j.m, j.t)
+	j.exists = o != nil
+	j.made = o != nil && madeBy(o, e.manager)
+	if err == nil && o != nil && o.DeletionTimestamp != nil {
+		_, err = e.awaitGone(ctx, j.m.ID, j.t, live.Summarize(o))
+		j.exists = false
+	}
+	return err
+}
+
+// find tells whether the object exists. One of a kind that isn't watched is
+// read if fields of it are others': what they hold must not be sent, and only
+// the object says so.
+func (e *Engine) find(ctx context.Context, j *job) error {
+	switch j.view.State {
+	case live.Absent:
+		return nil
+	case live.Present:
+		j.seen, j.exists = j.view.Object, true
+		return nil
+	case live.Unknown:
+	}
+	if !e.delicate(j) {
+		return nil
+	}
+	o, err := e.read(ctx, j.t)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return classify(j.m.ID, err)
+	}
+	j.seen, j.exists = live.Summarize(o), true
+	j.seen.Merged = true
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	j.decision.judgement = Judge(j.it.entry.record(), groupKind(j.m.ID), e.manager,
+		live.View{State: live.Present, Object: j.seen, AsOf: j.seen.ResourceVersion, Epoch: j.view.Epoch})
 	return nil
+}
+
+// delicate reports whether the object must be known before it's written.
+func (e *Engine) delicate(j *job) bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return j.decision.changed || len(j.it.entry.Yields) > 0 || len(j.m.IgnoreFields) > 0 || scalable(j.m.GVK.GroupKind())
 }
 
 // body returns what is sent: the manifest with the label of a member and

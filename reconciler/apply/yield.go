@@ -27,7 +27,7 @@ func (e *Engine) yield(ctx context.Context, j *job) error {
 	e.mu.RLock()
 	contest := j.it.pace.contests >= contestsAtOnce
 	e.mu.RUnlock()
-	if !contest && !hasScale(j.view.Object) {
+	if !contest && !hasScale(j.seen) {
 		return nil
 	}
 	o, err := e.read(ctx, j.t)

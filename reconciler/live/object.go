@@ -83,6 +83,8 @@ type Own struct {
 	// Values is the digest of the values of the labels and annotations that
 	// the entry holds.
 	Values Digest
+	// Scales tells that the entry holds a field named replicas.
+	Scales bool
 }
 
 // Object is what we keep of a live object. It is immutable.
@@ -195,7 +197,8 @@ func isOwn(e *metav1.ManagedFieldsEntry) bool {
 func ownOf(e *metav1.ManagedFieldsEntry, meta metav1.Object) Own {
 	h := sha256.New()
 	writeEntry(h, e)
-	return Own{Manager: unique.Make(e.Manager), Entry: sum(h), Values: ownValues(e, meta)}
+	scales := e.FieldsV1 != nil && bytes.Contains(e.FieldsV1.GetRawBytes(), []byte(`"f:replicas":`))
+	return Own{Manager: unique.Make(e.Manager), Entry: sum(h), Values: ownValues(e, meta), Scales: scales}
 }
 
 // ownValues hashes the values of the labels and annotations that e holds:
