@@ -22,12 +22,13 @@ const maxYields = 20
 
 // yield looks who took the fields of a drifted object. What was taken through
 // the scale subresource is left to its taker (an autoscaler); what another
-// controller takes again and again is too, once the contest is plain.
+// controller takes again and again is too, once the contest is plain. What a
+// person did, by whatever way, is drift.
 func (e *Engine) yield(ctx context.Context, j *job) error {
 	e.mu.RLock()
 	contest := j.it.pace.contests >= contestsAtOnce
 	e.mu.RUnlock()
-	if !contest && !hasScale(j.seen) {
+	if !contest && !isScaled(j.seen) {
 		return nil
 	}
 	o, err := e.read(ctx, j.t)
@@ -36,7 +37,7 @@ func (e *Engine) yield(ctx context.Context, j *job) error {
 	}
 	p := people()
 	lost := lostFields(o.ManagedFields, e.manager, j.m.Object.Object, func(en *metav1.ManagedFieldsEntry) bool {
-		return en.Subresource == "scale" || contest && en.Subresource == "" && !p.writes(en.Manager)
+		return !p.writes(en.Manager) && (en.Subresource == "scale" || contest && en.Subresource == "")
 	})
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -59,8 +60,11 @@ func (e *Engine) yield(ctx context.Context, j *job) error {
 	return nil
 }
 
-func hasScale(o *live.Object) bool {
-	return slices.ContainsFunc(o.Managers(), func(m live.Manager) bool { return m.Subresource == "scale" })
+// isScaled reports whether a controller holds fields through the scale
+// subresource.
+func isScaled(o *live.Object) bool {
+	p := people()
+	return slices.ContainsFunc(o.Managers(), func(m live.Manager) bool { return m.Subresource == "scale" && !p.writes(m.Name) })
 }
 
 // reconsiderYields takes fields back that the manifest insists on, that it no
