@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
@@ -32,6 +34,9 @@ type Problem struct {
 // still.
 func (e *Engine) DryRun(ctx context.Context, manifests []payload.Manifest) ([]Problem, error) {
 	coming := foreseen(manifests)
+	if err := e.addChanging(ctx, &coming, manifests); err != nil {
+		return nil, err
+	}
 	found := make([]*Problem, len(manifests))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(max(cap(e.cfg.Shared.budget), 1))
@@ -81,10 +86,13 @@ func (e *Engine) isLevel(ctx context.Context, m *payload.Manifest) (bool, error)
 type future struct {
 	payload.Brought
 	namespaces map[string]bool
+	// schemas are the kinds whose definition is another than the cluster's:
+	// that the cluster's refuses an object says nothing.
+	schemas map[schema.GroupKind]bool
 }
 
 func foreseen(manifests []payload.Manifest) future {
-	f := future{Brought: payload.Brings(manifests, nil), namespaces: map[string]bool{}}
+	f := future{Brought: payload.Brings(manifests, nil), namespaces: map[string]bool{}, schemas: map[schema.GroupKind]bool{}}
 	for i := range manifests {
 		if m := &manifests[i]; !m.Delete && m.ID.Group == "" && m.ID.Kind == "Namespace" {
 			f.namespaces[m.ID.Name] = true
@@ -97,6 +105,35 @@ func foreseen(manifests []payload.Manifest) future {
 // may serve it.
 func (f future) kind(m *payload.Manifest) bool {
 	return f.Kind(m.GVK.GroupKind()) || f.Registered(m.GVK.GroupVersion())
+}
+
+func definition(m *payload.Manifest) bool {
+	return m.ID.Group == "apiextensions.k8s.io" && m.ID.Kind == "CustomResourceDefinition"
+}
+
+// definedBy returns the kind that a CustomResourceDefinition defines.
+func definedBy(m *payload.Manifest) schema.GroupKind {
+	group, _, _ := unstructured.NestedString(m.Object.Object, "spec", "group")
+	kind, _, _ := unstructured.NestedString(m.Object.Object, "spec", "names", "kind")
+	return schema.GroupKind{Group: group, Kind: kind}
+}
+
+// addChanging notes the kinds whose definition the payload changes.
+func (e *Engine) addChanging(ctx context.Context, f *future, manifests []payload.Manifest) error {
+	for i := range manifests {
+		m := &manifests[i]
+		if m.Delete || !definition(m) {
+			continue
+		}
+		level, err := e.isLevel(ctx, m)
+		if err != nil {
+			return err
+		}
+		if !level {
+			f.schemas[definedBy(m)] = true
+		}
+	}
+	return nil
 }
 
 func (e *Engine) tryOne(ctx context.Context, m *payload.Manifest, coming future) error {
@@ -174,6 +211,8 @@ func tolerable(refused *Error, m *payload.Manifest, coming future) bool {
 		return coming.namespaces[m.ID.Namespace]
 	case ReasonTypeMissing:
 		return coming.kind(m)
+	case ReasonResourceInvalid:
+		return coming.schemas[m.GVK.GroupKind()]
 	case ReasonFieldImmutable:
 		return m.Replace || m.ID.Group == "batch" && m.ID.Kind == "Job"
 	case ReasonWebhookFailed:

@@ -300,13 +300,20 @@ func (it *item) interest() live.Interest {
 	return live.Interest{ID: it.id, GVK: it.entry.gvk(), Body: it.body}
 }
 
+// Adopt lists the tools whose objects may be taken over: helm, flux, argo. It
+// holds for dry runs and applies from now on.
+func (e *Engine) Adopt(tools []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.adopt = slices.Clone(tools)
+}
+
 // Begin names what is about to be applied: the inventory is written as the
 // union of the old and the new before the first object is, so that whatever
-// happens then, nothing that was made is forgotten. adopt lists the tools
-// whose objects may be taken over: helm, flux, argo.
+// happens then, nothing that was made is forgotten. adopt is as in Adopt.
 func (e *Engine) Begin(ctx context.Context, manifests []payload.Manifest, adopt []string) error {
+	e.Adopt(adopt)
 	e.mu.Lock()
-	e.adopt = slices.Clone(adopt)
 	named := make(map[payload.ObjectID]bool, len(manifests))
 	for i := range manifests {
 		e.addLocked(&manifests[i], i)

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// widgetText defines a kind of the rig's own and has one object of it.
+const widgetText = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.GROUP}
+spec:
+  group: GROUP
+  scope: Namespaced
+  names: {kind: Widget, listKind: WidgetList, plural: widgets, singular: widget}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {status: {}}
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec:
+            type: object
+            properties:
+              size: {type: integer}
+---
+apiVersion: GROUP/v1
+kind: Widget
+metadata: {name: one, namespace: NS}
+spec: {size: 1}
+`
+
+// widgets fills in the rig's own group.
+func (r *rig) widgets(text string) string {
+	return strings.ReplaceAll(text, "GROUP", strings.ReplaceAll(r.ns, "-", "")+".example.com")
+}
+
+func TestDryRunTakesAnObjectThatNeedsTheExtendedDefinitionBesideIt(t *testing.T) {
+	r := newRig(t)
+	r.apply(r.manifests(r.widgets(widgetText)), Updating)
+	extended := strings.NewReplacer("size: {type: integer}", "size: {type: integer}\n              color: {type: string}",
+		"spec: {size: 1}", "spec: {size: 1, color: red}").Replace(r.widgets(widgetText))
+	ms := r.manifests(extended)
+	if problems, err := r.engine.DryRun(t.Context(), ms); err != nil || len(problems) > 0 {
+		t.Fatalf("DryRun: %v %v", problems, err)
+	}
+	r.apply(ms, Updating)
+	color, _, _ := unstructured.NestedString(r.get(ms[1].ID).Object, "spec", "color")
+	if color != "red" {
+		t.Errorf("color is %q", color)
+	}
+	// A definition that is level already excuses nothing.
+	r.seen(ms)
+	bad := r.manifests(strings.Replace(extended, "color: red", "colour: red", 1))
+	problems, err := r.engine.DryRun(t.Context(), bad)
+	must(t, err)
+	var refused *Error
+	if len(problems) != 1 || problems[0].ID != ms[1].ID || !errors.As(problems[0].Err, &refused) || refused.Reason() != ReasonResourceInvalid {
+		t.Errorf("problems: %v, want the Widget's unknown field", problems)
+	}
+}
+
+func TestConsentToAdoptCountsForTheNextDryRun(t *testing.T) {
+	r := newRig(t)
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: r.ns, Annotations: map[string]string{"meta.helm.sh/release-name": "web"}}}
+	_, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), cm, metav1.CreateOptions{FieldManager: "helm"})
+	must(t, err)
+	ms := r.manifests(webSet)[:1]
+	problems, err := r.engine.DryRun(t.Context(), ms)
+	must(t, err)
+	if len(problems) != 1 || !strings.Contains(problems[0].Err.Error(), "spec.adopt") {
+		t.Fatalf("problems without consent: %v", problems)
+	}
+	r.engine.Adopt([]string{"helm"})
+	if problems, err := r.engine.DryRun(t.Context(), ms); err != nil || len(problems) > 0 {
+		t.Errorf("with consent: %v %v", problems, err)
+	}
+	r.engine.Adopt(nil)
+	if problems, err := r.engine.DryRun(t.Context(), ms); err != nil || len(problems) != 1 {
+		t.Errorf("with the consent withdrawn: %v %v", problems, err)
+	}
+}
