@@ -39,6 +39,8 @@ type buildPolicy struct {
 	components  map[string]componentPolicy
 	prune       bool
 	maxFraction int
+	// unmanaged objects are left to people: they aren't pruned either.
+	unmanaged []worker.Override
 }
 
 // componentPolicy says what an unhealthy component does to the rest.
@@ -61,6 +63,7 @@ func (b *objectBuilder) setPolicy(p buildPolicy) {
 	changed := !reflect.DeepEqual(p, b.policy)
 	b.policy = p
 	b.mu.Unlock()
+	b.engine.Adopt(p.adopt) // A dry run needs it before anything begins.
 	if changed {
 		b.monitor.Retell()
 	}
@@ -178,6 +181,9 @@ func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) error 
 	ids := make(map[payload.ObjectID]bool, len(keep.Manifests))
 	for i := range keep.Manifests {
 		ids[keep.Manifests[i].ID] = true
+	}
+	for _, o := range p.unmanaged {
+		ids[o.ID] = true
 	}
 	_, err := b.engine.Prune(ctx, ids, apply.PruneOptions{MaxFraction: p.maxFraction})
 	return err

@@ -274,11 +274,13 @@ func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelea
 	if rt.retriever.setOrigin(from) {
 		rt.worker.LookAgain()
 	}
-	rt.builder.setPolicy(policyOf(&obj.Spec))
+	policy, overrides := policyOf(&obj.Spec), overridesOf(&obj.Spec, r.now())
+	policy.unmanaged = overrides
+	rt.builder.setPolicy(policy)
 	rt.checks.setSpec(&obj.Spec)
 	rt.worker.SetInterval(obj.Spec.Interval.Duration)
 	record := r.store.Release(obj.Name)
-	rt.worker.Update(obj.Generation, desired, overridesOf(&obj.Spec, r.now()), stateOf(record, desired))
+	rt.worker.Update(obj.Generation, desired, overrides, stateOf(record, desired))
 	rt.worker.Pause(false)
 }
 

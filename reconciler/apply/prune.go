@@ -43,8 +43,8 @@ type Orphan struct {
 	Reason string
 }
 
-// Prune deletes the objects of the inventory that are in neither keep nor the
-// list of overridden ones, which callers put into keep as well. It goes
+// Prune deletes the objects of the inventory that aren't in keep; what people
+// took out of our hands belongs into it too. It goes
 // backwards through the payload's order, waits for the objects of one run
 // level before it begins the next, and shrinks the inventory only after the
 // server confirmed that an object is gone. What can't be deleted is in the

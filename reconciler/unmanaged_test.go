@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/apply"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+	"github.com/lockstep-dev/lockstep/test/controlplane"
+)
+
+func TestWhatIsUnmanagedAndLeavesTheReleaseIsNotPruned(t *testing.T) {
+	cluster := controlplane.SharedWithKinds(t)
+	kube, err := kubernetes.NewForConfig(cluster.Config)
+	must(t, err)
+	const ns = "unmanaged"
+	for _, name := range []string{v1alpha1.Namespace, ns} {
+		_, err := kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			must(t, err)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	cache, err := live.New(live.Config{REST: cluster.Config, Now: time.Now, Log: logr.Discard()})
+	must(t, err)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cache.Start(ctx) }()
+	defer func() { stop(); <-ended }()
+	engine, err := apply.New(apply.Config{
+		Owner: "clusterrelease/unmanaged", REST: cluster.Config, Live: cache, Inventory: kube.CoreV1().ConfigMaps(v1alpha1.Namespace),
+		Namespace: v1alpha1.Namespace, Shared: apply.NewShared(8), Now: time.Now,
+	})
+	must(t, err)
+	defer engine.Close()
+	_, err = engine.Load(t.Context())
+	must(t, err)
+	both := &payload.Payload{}
+	for _, name := range []string{"kept", "edited", "gone"} {
+		m, err := payload.NewManifest(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": ns},
+		}})
+		must(t, err)
+		both.Manifests = append(both.Manifests, m)
+	}
+	b := &objectBuilder{engine: engine, now: time.Now}
+	must(t, b.Begin(t.Context(), both))
+	for i := range both.Manifests {
+		must(t, b.Apply(t.Context(), &both.Manifests[i], payload.Reconciling))
+	}
+	b.setPolicy(buildPolicy{prune: true, maxFraction: 90, unmanaged: []worker.Override{{ID: both.Manifests[1].ID}}})
+	must(t, b.Prune(t.Context(), &payload.Payload{Manifests: both.Manifests[:1]}))
+	for name, want := range map[string]bool{"kept": true, "edited": true, "gone": false} {
+		_, err := kube.CoreV1().ConfigMaps(ns).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		if (err == nil) != want {
+			t.Errorf("%s is there: %t, want %t", name, err == nil, want)
+		}
+	}
+}
