@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
@@ -269,20 +270,9 @@ func (e *Engine) pruneOne(ctx context.Context, it *item, en entry) (target, *liv
 	if why := e.keepsAnyway(en); why != "" {
 		return target{}, nil, why, nil
 	}
-	mapping, err := e.cfg.Live.Mapping(en.gvk())
-	if live.IsNoMatch(err) {
-		return target{}, nil, "", nil // The kind is gone, and its objects with it.
-	}
-	if err != nil {
-		return target{}, nil, "", classify(it.id, err)
-	}
-	t := target{mapping: mapping, namespace: en.Namespace, name: en.Name}
-	o, err := e.read(ctx, t)
-	if apierrors.IsNotFound(err) {
-		return t, nil, "", nil
-	}
-	if err != nil {
-		return t, nil, "", classify(it.id, err)
+	t, o, err := e.track(ctx, en)
+	if o == nil || err != nil {
+		return t, nil, "", err
 	}
 	summary := live.Summarize(o)
 	if why := e.notOurs(en, summary); why != "" {
@@ -297,6 +287,34 @@ func (e *Engine) pruneOne(ctx context.Context, it *item, en entry) (target, *liv
 		return t, nil, "", nil
 	}
 	return t, summary, "", classify(it.id, err)
+}
+
+// track reads an object of the inventory wherever it lives now: a version that
+// it was applied in may not be served any more. It returns nil for an object
+// that is gone.
+func (e *Engine) track(ctx context.Context, en entry) (target, *metav1.PartialObjectMetadata, error) {
+	t := target{namespace: en.Namespace, name: en.Name}
+	var o *metav1.PartialObjectMetadata
+	var err error
+	if t.mapping, err = e.cfg.Live.Mapping(en.gvk()); err == nil {
+		o, err = e.read(ctx, t)
+	}
+	if live.IsNoMatch(err) || missingResource(err) {
+		if t.mapping, err = e.cfg.Live.Served(ctx, en.gvk().GroupKind()); err != nil {
+			return t, nil, &Error{
+				ID: en.id(), reason: ReasonTypeMissing, retriable: true, err: err,
+				message: "the object is to go, but its kind can't be found, so it stays in the inventory: " + foreign.Clip(err.Error(), messageLimit),
+			}
+		}
+		if t.mapping == nil {
+			return t, nil, nil // The kind is gone, and its objects with it.
+		}
+		o, err = e.read(ctx, t)
+	}
+	if apierrors.IsNotFound(err) && !missingResource(err) {
+		return t, nil, nil
+	}
+	return t, o, classify(en.id(), err)
 }
 
 // keepsAnyway says why the inventory itself forbids to delete the object, ""

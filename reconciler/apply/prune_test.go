@@ -4,6 +4,7 @@
 package apply
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -13,7 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
 )
@@ -226,16 +231,10 @@ func TestWallSevenForgedInventoryDeletesNothingForeign(t *testing.T) {
 	ms := r.manifests(webSet)
 	r.apply(ms, Updating)
 	r.kill()
-	shard, err := r.kube.CoreV1().ConfigMaps(ownNamespace).Get(t.Context(), r.engine.store.name(0), metav1.GetOptions{})
-	must(t, err)
-	forged, err := encodeEntries([]entry{
-		{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "victim", UID: victim.UID, Created: true, Confirmed: true},
-		{Version: "v1", Kind: "Namespace", Name: "kube-system", UID: "x", Created: true, Confirmed: true},
-	})
-	must(t, err)
-	shard.Data[keyEntries] += forged
-	_, err = r.kube.CoreV1().ConfigMaps(ownNamespace).Update(t.Context(), shard, metav1.UpdateOptions{})
-	must(t, err)
+	r.forge(
+		entry{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "victim", UID: victim.UID, Created: true, Confirmed: true},
+		entry{Version: "v1", Kind: "Namespace", Name: "kube-system", UID: "x", Created: true, Confirmed: true},
+	)
 	r.start()
 	_, err = r.engine.Prune(t.Context(), keepOf(ms), generous)
 	must(t, err)
@@ -269,24 +268,173 @@ metadata: {name: stays, namespace: NS}
 	}
 }
 
+// Kubernetes copies the labels of a Service to its EndpointSlices, so that those
+// carry the label of a member of the set. An inventory that names one, even as
+// created by the set, deletes it as little as the label does.
 func TestCopiedLabelsDeleteNothing(t *testing.T) {
 	r := newRig(t)
-	ms := r.manifests(strings.Replace(webSet, "name: web, namespace: NS}\nspec: {selector", "name: web, namespace: NS, labels: {applyset.kubernetes.io/part-of: x}}\nspec: {selector", 1))
+	ms := r.manifests(webSet)
 	r.apply(ms, Updating)
-	slice := payload.ObjectID{Group: "discovery.k8s.io", Kind: "EndpointSlice", Namespace: r.ns}
-	r.await("the EndpointSlice", func() bool {
-		list, err := r.kube.DiscoveryV1().EndpointSlices(r.ns).List(t.Context(), metav1.ListOptions{})
+	r.seen(ms)
+	id := payload.ObjectID{Group: "discovery.k8s.io", Kind: "EndpointSlice", Namespace: r.ns}
+	var uid types.UID
+	r.await("an EndpointSlice with the label of the set", func() bool {
+		list, err := r.kube.DiscoveryV1().EndpointSlices(r.ns).List(t.Context(), metav1.ListOptions{LabelSelector: labelPartOf + "=" + r.engine.store.id})
 		must(t, err)
 		if len(list.Items) == 0 {
 			return false
 		}
-		slice.Name = list.Items[0].Name
+		id.Name, uid = list.Items[0].Name, list.Items[0].UID
 		return true
 	})
-	_, err := r.engine.Prune(t.Context(), keepOf(ms), generous)
+	must(t, r.engine.Flush(t.Context()))
+	r.kill()
+	r.forge(entry{Group: id.Group, Version: "v1", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, UID: uid, Created: true, Confirmed: true})
+	r.start()
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[:5]), generous)
 	must(t, err)
-	if !r.exists(slice) {
-		t.Error("the EndpointSlice was pruned")
+	if len(result.Deleted) != 1 || result.Deleted[0] != ms[5].ID {
+		t.Errorf("deleted %v, want the Secret alone", result.Deleted)
+	}
+	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != id || !r.exists(id) {
+		t.Errorf("%+v, want the EndpointSlice left alone", result)
+	}
+}
+
+// forge adds entries to the stored inventory.
+func (r *rig) forge(entries ...entry) {
+	r.t.Helper()
+	maps := r.kube.CoreV1().ConfigMaps(ownNamespace)
+	shard, err := maps.Get(r.t.Context(), r.engine.store.name(0), metav1.GetOptions{})
+	must(r.t, err)
+	forged, err := encodeEntries(entries)
+	must(r.t, err)
+	shard.Data[keyEntries] += forged
+	_, err = maps.Update(r.t.Context(), shard, metav1.UpdateOptions{})
+	must(r.t, err)
+}
+
+// twoVersions is widgetText with a second version that is served too.
+func (r *rig) twoVersions() string {
+	text := r.widgets(widgetText)
+	version := text[strings.Index(text, "  - name: v1\n"):strings.Index(text, "---")]
+	old := strings.NewReplacer("name: v1", "name: v1alpha1", "storage: true", "storage: false").Replace(version)
+	return strings.Replace(strings.Replace(text, "---", old+"---", 1), ".example.com/v1\n", ".example.com/v1alpha1\n", 1)
+}
+
+func TestObjectOfAVersionThatIsServedNoMoreIsPruned(t *testing.T) {
+	r := newRig(t)
+	text := r.twoVersions()
+	ms := r.manifests(text)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	next := r.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
+	r.apply(next, Updating)
+	r.await("the version to go", func() bool {
+		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		return apierrors.IsNotFound(err) && missingResource(err)
+	})
+	r.patientFor(time.Second)
+	result, err := r.engine.Prune(t.Context(), keepOf(next), generous)
+	if !r.dying(ms[1].ID) {
+		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", result, err)
+	}
+}
+
+// dying reports whether the object is gone or on its way: the server's garbage
+// collector finds a new kind late.
+func (r *rig) dying(id payload.ObjectID) bool {
+	r.t.Helper()
+	o, err := r.resource(id).Get(r.t.Context(), id.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true
+	}
+	must(r.t, err)
+	return o.GetDeletionTimestamp() != nil
+}
+
+// target is where an object was, by names that need no server.
+func (r *rig) target(m payload.Manifest) target {
+	resource := m.GVK.GroupVersion().WithResource(strings.ToLower(m.GVK.Kind) + "s")
+	return target{mapping: &meta.RESTMapping{Resource: resource, GroupVersionKind: m.GVK, Scope: meta.RESTScopeNamespace}, namespace: m.ID.Namespace, name: m.ID.Name}
+}
+
+func TestObjectOfAKindThatIsServedInNoVersionStaysInTheInventory(t *testing.T) {
+	r := newRig(t)
+	text := r.widgets(widgetText)
+	ms := r.manifests(text)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	crds := r.resource(ms[0].ID)
+	served := func(on string) {
+		_, err := crds.Patch(t.Context(), ms[0].ID.Name, types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/versions/0/served","value":`+on+`}]`), metav1.PatchOptions{})
+		must(t, err)
+	}
+	r.engine.sub.Close() // Nobody repairs the definition.
+	served("false")
+	r.await("the kind to go", func() bool {
+		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		return apierrors.IsNotFound(err) && missingResource(err)
+	})
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
+	var refused *Error
+	if !errors.As(err, &refused) || refused.Reason() != ReasonTypeMissing || !refused.Retriable() || !strings.Contains(err.Error(), ms[0].ID.Name) {
+		t.Errorf("err = %v, want a retriable %s that names the definition", err, ReasonTypeMissing)
+	}
+	if len(result.Deleted) != 0 || r.engine.item(ms[1].ID) == nil {
+		t.Errorf("%+v: an object that nobody saw go was forgotten", result)
+	}
+	served("true")
+	r.await("the kind to be back", func() bool { _, err := r.engine.read(t.Context(), r.target(ms[1])); return err == nil })
+	r.patientFor(time.Second)
+	result, err = r.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
+	if !r.dying(ms[1].ID) {
+		t.Errorf("%+v, %v: the Widget is left", result, err)
+	}
+}
+
+func TestObjectOfAKindThatIsGoneIsGone(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(r.widgets(widgetText) + "---" + twoMaps)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	r.restart()
+	r.engine.sub.Close() // Nobody makes the definition again.
+	must(t, r.resource(ms[0].ID).Delete(t.Context(), ms[0].ID.Name, metav1.DeleteOptions{}))
+	r.await("the definition's end", func() bool { return !r.exists(ms[0].ID) })
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[2:]), PruneOptions{MaxFraction: 90})
+	must(t, err)
+	if !slices.Contains(result.Deleted, ms[1].ID) {
+		t.Errorf("%+v, want the Widget known to be gone with its kind", result)
+	}
+}
+
+// A server that answers for the others says nothing of an aggregated one that
+// is down.
+func TestObjectsOfAnAPIThatIsDownStayInTheInventory(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(twoMaps)
+	r.apply(ms, Updating)
+	group := strings.ReplaceAll(r.ns, "-", "") + ".example.com"
+	services := r.dynamic.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
+	_, err := services.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1." + group},
+		"spec": map[string]any{
+			"group": group, "version": "v1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100), "insecureSkipTLSVerify": true,
+			"service": map[string]any{"namespace": r.ns, "name": "nobody", "port": int64(443)},
+		},
+	}}, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		_ = services.Delete(context.WithoutCancel(t.Context()), "v1."+group, metav1.DeleteOptions{})
+	})
+	r.kill()
+	r.forge(entry{Group: group, Version: "v1", Kind: "Widget", Namespace: r.ns, Name: "one", UID: "u", Created: true})
+	r.start()
+	widget := payload.ObjectID{Group: group, Kind: "Widget", Namespace: r.ns, Name: "one"}
+	result, err := r.engine.Prune(t.Context(), keepOf(ms), generous)
+	if err == nil || r.engine.item(widget) == nil {
+		t.Errorf("%+v, %v: an object that nobody saw go was forgotten", result, err)
 	}
 }
 

@@ -29,6 +29,7 @@ const minReset = 2 * time.Second
 // anew when a kind is missing or a CustomResourceDefinition changed; never by
 // a timer.
 type mapper struct {
+	client    *discovery.DiscoveryClient
 	discovery *restmapper.DeferredDiscoveryRESTMapper
 	now       func() time.Time
 
@@ -56,6 +57,7 @@ func newMapper(rc *rest.Config, httpClient *http.Client, now func() time.Time) (
 		return nil, err
 	}
 	return &mapper{
+		client:    dc,
 		discovery: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(dc)),
 		now:       now,
 		changes:   make(chan struct{}),
