@@ -379,7 +379,10 @@ func (e *Engine) Flush(ctx context.Context) error {
 // The caller tracks what it returns.
 func (e *Engine) takeInLocked(l loaded) (interests []live.Interest, otherOwner string) {
 	id := l.entry.id()
-	if e.items[id] != nil {
+	if it := e.items[id]; it != nil {
+		if it.shard != noShard && it.shard != l.shard {
+			e.store.rewrite(l.shard)
+		}
 		return nil, ""
 	}
 	other, ok := e.cfg.Shared.claim(id, e.cfg.Owner)

@@ -6,7 +6,11 @@ package apply
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -88,5 +92,125 @@ func TestAFailedFlushForgetsNoShard(t *testing.T) {
 	}
 	if maps.writes != 2 {
 		t.Errorf("%d shards written after the first was refused, want 2", maps.writes)
+	}
+}
+
+// twoLives keeps what is written, and can end the process after some writes.
+type twoLives struct {
+	corev1client.ConfigMapInterface
+	stored map[string]*corev1.ConfigMap
+	left   int
+}
+
+func (l *twoLives) Create(_ context.Context, cm *corev1.ConfigMap, _ metav1.CreateOptions) (*corev1.ConfigMap, error) {
+	return l.put(cm)
+}
+
+func (l *twoLives) Update(_ context.Context, cm *corev1.ConfigMap, _ metav1.UpdateOptions) (*corev1.ConfigMap, error) {
+	return l.put(cm)
+}
+
+func (l *twoLives) put(cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	if l.left--; l.left < 0 {
+		return nil, errors.New("the process is gone")
+	}
+	out := cm.DeepCopy()
+	out.ResourceVersion = strconv.Itoa(l.left)
+	l.stored[cm.Name] = out
+	return out, nil
+}
+
+func (l *twoLives) List(context.Context, metav1.ListOptions) (*corev1.ConfigMapList, error) {
+	out := &corev1.ConfigMapList{}
+	for _, name := range slices.Sorted(maps.Keys(l.stored)) {
+		out.Items = append(out.Items, *l.stored[name])
+	}
+	return out, nil
+}
+
+// wideItems are objects whose lines are so long that a few hundred fill a
+// shard by its bytes.
+func wideItems(s *store, n int) map[payload.ObjectID]*item {
+	items := map[payload.ObjectID]*item{}
+	for i := range n {
+		id := payload.ObjectID{Kind: "ConfigMap", Namespace: "web", Name: fmt.Sprintf("%04d", i)}
+		it := &item{id: id, shard: noShard, entry: entry{Version: "v1", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}}
+		for range maxYields {
+			it.entry.Yields = append(it.entry.Yields, Yield{Pointer: "/spec/" + strings.Repeat("x", 150)})
+		}
+		items[id] = it
+		s.place(it)
+	}
+	return items
+}
+
+func TestAProcessThatDiesInTheMiddleOfASplitForgetsNoObject(t *testing.T) {
+	t.Parallel()
+	const objects = 400
+	for writes := 1; ; writes++ {
+		maps := &twoLives{stored: map[string]*corev1.ConfigMap{}, left: 1 << 20}
+		s := newStore(maps, "clusterrelease/web", ownNamespace)
+		items := wideItems(s, objects)
+		for _, it := range items {
+			it.entry.Yields = it.entry.Yields[:1]
+		}
+		var lock sync.RWMutex
+		if err := s.flush(t.Context(), &lock, items); err != nil || len(maps.stored) != 1 {
+			t.Fatalf("%d shards before the objects grew, %v", len(maps.stored), err)
+		}
+		for _, it := range items {
+			it.entry.Yields = it.entry.Yields[:maxYields]
+			s.touch(it)
+		}
+		maps.left = writes
+		err := s.flush(t.Context(), &lock, items)
+		known := map[payload.ObjectID]bool{}
+		for name, cm := range maps.stored {
+			if size := len(cm.Data[keyEntries]); size > shardBytes {
+				t.Errorf("%s holds %d bytes", name, size)
+			}
+			entries, problems := decodeEntries(cm.Data[keyEntries])
+			if len(problems) > 0 {
+				t.Fatal(problems)
+			}
+			for i := range entries {
+				known[entries[i].id()] = true
+			}
+		}
+		if len(known) != objects {
+			t.Errorf("%d objects are known after a crash behind write %d of the split, want %d", len(known), writes, objects)
+		}
+		if err == nil {
+			if len(maps.stored) < 3 {
+				t.Errorf("%d shards in the end: nothing was split twice", len(maps.stored))
+			}
+			return
+		}
+	}
+}
+
+func TestAnObjectInTwoShardsIsTakenOutOfOne(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.kill()
+	maps := r.kube.CoreV1().ConfigMaps(ownNamespace)
+	first, err := maps.Get(t.Context(), r.engine.store.name(0), metav1.GetOptions{})
+	must(t, err)
+	second := r.engine.store.shard(1, first.Data[keyEntries], nil)
+	_, err = maps.Create(t.Context(), second, metav1.CreateOptions{})
+	must(t, err)
+	r.start()
+	r.apply(ms, Reconciling)
+	must(t, r.engine.Flush(t.Context()))
+	lines := 0
+	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: labelInventory + "=" + r.engine.store.label})
+	must(t, err)
+	for i := range list.Items {
+		entries, _ := decodeEntries(list.Items[i].Data[keyEntries])
+		lines += len(entries)
+	}
+	if lines != len(ms) {
+		t.Errorf("%d lines for %d objects", lines, len(ms))
 	}
 }

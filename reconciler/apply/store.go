@@ -178,6 +178,15 @@ func (s *store) touch(it *item) {
 	s.shards[it.shard].dirty = true
 }
 
+// rewrite marks a shard as changed that holds an object which another has too:
+// a process ended in the middle of a split.
+func (s *store) rewrite(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shards[n].count--
+	s.shards[n].dirty = true
+}
+
 // unplace takes the object out of its shard. The engine's lock is held.
 func (s *store) unplace(it *item) {
 	if it.shard == noShard {
@@ -199,14 +208,16 @@ func (s *store) dirty() bool {
 
 // flush writes the shards that changed. items are guarded by lock. What changes
 // meanwhile is for the next flush: a pass that is under way changes a shard
-// faster than it can be written.
+// faster than it can be written. The last shard goes first: a split moves
+// objects to a later shard, and must not take them out of theirs before they
+// are in it.
 func (s *store) flush(ctx context.Context, lock *sync.RWMutex, items map[payload.ObjectID]*item) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	for again := true; again && s.dirty(); {
 		again = false
 		contents, annotations := s.collect(lock, items)
-		for _, n := range slices.Sorted(maps.Keys(contents)) {
+		for _, n := range slices.Backward(slices.Sorted(maps.Keys(contents))) {
 			data, err := encodeEntries(contents[n])
 			if err != nil {
 				s.unwritten(contents)
