@@ -119,6 +119,9 @@ func (b *objectBuilder) Apply(ctx context.Context, m *payload.Manifest, state pa
 	if err != nil {
 		return worker.Written{}, err
 	}
+	if change.Failed != nil {
+		return worker.Written{}, weigh(m, b.current().of(m.Component), change.Failed)
+	}
 	return worker.Written{
 		ResourceVersion: change.ResourceVersion,
 		Done:            m.Delete || change.Finished || m.Wait == payload.WaitNone || !live.NeedsBody(m),
@@ -136,6 +139,11 @@ func (b *objectBuilder) Await(ctx context.Context, m *payload.Manifest, written 
 		}
 		worker.ReportWaiting(ctx, waiting)
 	})
+	return weigh(m, policy, err)
+}
+
+// weigh makes what an unhealthy object does to the rest of its error.
+func weigh(m *payload.Manifest, policy componentPolicy, err error) error {
 	if err == nil || !policy.warn || errors.Is(err, context.Canceled) {
 		return err
 	}

@@ -89,7 +89,7 @@ func health() Group {
 			{"HealthCheckTimeout", Itself, "it wasn't level within `spec.timeout` or its component's", "see the object; the release goes on as soon as it is level"},
 			{"InvalidCELExpression", Person, "a health rule of the release can't be evaluated", "correct the rule"},
 			{"Unwatchable", Itself, "the kind can't be watched, so nothing can be told", "give the reconciler the right to list and watch it"},
-			{"JobFailed", Person, "the Job gave up", "see its pods; a new release, or deleting the Job, runs it again"},
+			{"JobFailed", Person, "the Job gave up", "see its pods; a release that changes the Job runs it again, and so does deleting it unless it has a TTL"},
 			{"JobSuspended", Itself, "the Job is suspended", "unsuspend it"},
 			{"JobRunning", Itself, "the Job runs", ""},
 			{"LoadBalancerPending", Itself, "the Service has no address yet", "does a load-balancer controller run?"},

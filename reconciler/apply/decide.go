@@ -28,6 +28,7 @@ type decision struct {
 	step      stepKind
 	judgement Judgement
 	changed   bool // The manifest is another than the recorded one.
+	failed    bool // A Job that is done had failed.
 	until     time.Time
 }
 
@@ -52,10 +53,10 @@ func decide(en *entry, p *pace, m *payload.Manifest, manager string, view live.V
 		return decision{step: stepFirst, judgement: Missing, changed: true}
 	}
 	j := p.remember(Judge(en.record(), groupKind(m.ID), manager, view))
-	if j == Missing && en.Finished && view.State == live.Absent {
+	if j == Missing && (en.Finished || en.Failed) && view.State == live.Absent {
 		j = Done
 	}
-	d := decision{step: stepNone, judgement: j}
+	d := decision{step: stepNone, judgement: j, failed: j == Done && (en.Failed || view.Failed)}
 	switch {
 	case m.CreateOnly:
 		if j == Missing && view.State == live.Absent {

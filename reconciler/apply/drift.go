@@ -120,8 +120,7 @@ func (e *Engine) needs(it *item) bool {
 		return false // Its first apply is the worker's.
 	}
 	j := it.pace.remember(Judge(it.entry.record(), schema.GroupKind{Group: it.id.Group, Kind: it.id.Kind}, e.manager, view))
-	if !it.entry.Finished && finished(it, view) {
-		it.entry.Finished = true
+	if it.ends(view) {
 		e.store.touch(it)
 	}
 	now := e.cfg.Now()
@@ -131,7 +130,7 @@ func (e *Engine) needs(it *item) bool {
 		delete(e.due, it.id) // Of a dying object the end is an event.
 		return false
 	case Missing:
-		if it.entry.Finished && view.State == live.Absent {
+		if (it.entry.Finished || it.entry.Failed) && view.State == live.Absent {
 			return false
 		}
 		at = it.pace.repairAt()
@@ -147,15 +146,22 @@ func (e *Engine) needs(it *item) bool {
 	return true
 }
 
-// finished reports whether the object is a Job that completed.
-func finished(it *item, view live.View) bool {
+// ends notes how a Job came to its end, and reports whether that is news.
+func (it *item) ends(view live.View) bool {
 	if it.id.Group != "batch" || it.id.Kind != "Job" {
 		return false
 	}
+	finished, failed := view.Finished, view.Failed
 	if view.State == live.Present {
-		return view.Object.UID == it.entry.UID && view.Object.Body != nil && live.HasCondition(view.Object.Body, "Complete")
+		body := view.Object.Body
+		if view.Object.UID != it.entry.UID || body == nil {
+			return false
+		}
+		finished, failed = live.HasCondition(body, "Complete"), live.FailedForGood(body)
 	}
-	return view.Finished
+	news := finished && !it.entry.Finished || failed && !it.entry.Failed
+	it.entry.Finished, it.entry.Failed = it.entry.Finished || finished, it.entry.Failed || failed
+	return news
 }
 
 // dueNow looks at the objects that were put off until now, and returns when

@@ -90,6 +90,9 @@ type Change struct {
 	ResourceVersion string
 	// Finished tells of a Job that completed and was removed by its TTL.
 	Finished bool
+	// Failed says that a Job failed and was removed by its TTL; nil otherwise.
+	// It isn't run again before its manifest changes.
+	Failed error
 	// Adopted tells that the object existed before the set's first apply; it
 	// is never pruned.
 	Adopted bool

@@ -40,6 +40,7 @@ const (
 	ReasonOwnedByOther         = "OwnedByOther"
 	ReasonProtected            = "Protected"
 	ReasonPruneGuard           = "PruneGuard"
+	ReasonJobFailed            = "JobFailed"
 	ReasonInventoryFailed      = "InventoryFailed"
 )
 

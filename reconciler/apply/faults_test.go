@@ -126,18 +126,29 @@ spec: {ttlSecondsAfterFinished: TTL, template: {spec: {restartPolicy: Never, con
 // finish completes the Job as its controller does.
 func (r *rig) finish(id payload.ObjectID) {
 	r.t.Helper()
+	r.end(id, batchv1.JobSuccessCriteriaMet, batchv1.JobComplete)
+}
+
+// end brings a Job to an end by its two conditions, as its controller does.
+func (r *rig) end(id payload.ObjectID, target, final batchv1.JobConditionType) {
+	r.t.Helper()
 	now := metav1.Now()
-	r.await("the Job's completion", func() bool {
+	r.await("the Job's end", func() bool {
 		job, err := r.kube.BatchV1().Jobs(r.ns).Get(r.t.Context(), id.Name, metav1.GetOptions{})
 		must(r.t, err)
 		if job.Status.StartTime == nil {
 			return false
 		}
-		job.Status.CompletionTime, job.Status.Succeeded, job.Status.Active = &now, 1, 0
+		job.Status.Active = 0
+		if final == batchv1.JobComplete {
+			job.Status.CompletionTime, job.Status.Succeeded = &now, 1
+		} else {
+			job.Status.Failed = 1
+		}
 		job.Status.Ready, job.Status.UncountedTerminatedPods = nil, &batchv1.UncountedTerminatedPods{}
 		job.Status.Conditions = []batchv1.JobCondition{
-			{Type: batchv1.JobSuccessCriteriaMet, Status: corev1.ConditionTrue, LastTransitionTime: now},
-			{Type: batchv1.JobComplete, Status: corev1.ConditionTrue, LastTransitionTime: now},
+			{Type: target, Status: corev1.ConditionTrue, LastTransitionTime: now},
+			{Type: final, Status: corev1.ConditionTrue, LastTransitionTime: now},
 		}
 		_, err = r.kube.BatchV1().Jobs(r.ns).UpdateStatus(r.t.Context(), job, metav1.UpdateOptions{})
 		return err == nil
@@ -162,6 +173,52 @@ func TestFinishedJobThatItsTTLRemovedIsDone(t *testing.T) {
 	if ch := r.apply(ms, Reconciling)[0]; ch.Action != Unchanged || !ch.Finished {
 		t.Errorf("after the restart: %+v, want a finished Job", ch)
 	}
+}
+
+func TestFailedJobThatItsTTLRemovedStaysFailed(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(strings.Replace(jobText, "TTL", "1", 1))
+	r.apply(ms, Updating)
+	r.seen(ms)
+	r.end(ms[0].ID, batchv1.JobFailureTarget, batchv1.JobFailed)
+	r.await("the TTL", func() bool { return !r.exists(ms[0].ID) })
+	elapse(t, 300*time.Millisecond)
+	if r.exists(ms[0].ID) {
+		t.Fatal("the Job was run again")
+	}
+	wantFailed := func(when string) {
+		t.Helper()
+		ch := r.apply(ms, Updating)[0]
+		var failed *Error
+		if ch.Finished || !errors.As(ch.Failed, &failed) || failed.Reason() != ReasonJobFailed || failed.Retriable() {
+			t.Errorf("%s: %+v, want a Job that failed for good", when, ch)
+		}
+	}
+	wantFailed("at once")
+	r.restart()
+	wantFailed("after a restart")
+	if r.exists(ms[0].ID) {
+		t.Fatal("the Job was run again")
+	}
+	next := r.manifests(strings.NewReplacer("TTL", "1", "x:1", "x:2").Replace(jobText))
+	if ch := r.apply(next, Updating)[0]; ch.Action != Created && ch.Action != Updated || ch.Failed != nil || !r.exists(ms[0].ID) {
+		t.Errorf("%+v, want a Job whose manifest changed to be run", ch)
+	}
+}
+
+func TestFailedJobThatAPersonDeletesIsRunAgain(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(strings.Replace(jobText, "ttlSecondsAfterFinished: TTL, ", "", 1))
+	r.apply(ms, Updating)
+	r.seen(ms)
+	uid := r.get(ms[0].ID).GetUID()
+	r.end(ms[0].ID, batchv1.JobFailureTarget, batchv1.JobFailed)
+	background := metav1.DeletePropagationBackground
+	must(t, r.resource(ms[0].ID).Delete(t.Context(), ms[0].ID.Name, metav1.DeleteOptions{PropagationPolicy: &background}))
+	r.await("another run", func() bool {
+		o, err := r.resource(ms[0].ID).Get(t.Context(), ms[0].ID.Name, metav1.GetOptions{})
+		return err == nil && o.GetUID() != uid
+	})
 }
 
 func TestJobWithAChangedTemplateIsReplaced(t *testing.T) {
@@ -243,12 +300,13 @@ func TestKindThatCantBeWatchedIsAppliedAllTheSame(t *testing.T) {
 			t.Errorf("%s: %s, want Created", ch.ID, ch.Action)
 		}
 	}
-	// Without a watch only a request can tell: one a pass, at its pace.
+	// Without a watch only a request can tell: one a pass, at its pace, and a
+	// read of the Deployment, which somebody may scale.
 	r.patch(ms[0].ID, "kubectl-edit", `{"data":{"a":"hacked"}}`)
 	r.requests.take()
 	r.apply(ms, Reconciling)
 	r.apply(ms, Reconciling)
-	if got := r.requests.take(); len(got) > len(ms) {
+	if got := r.requests.take(); len(got) > len(ms)+1 {
 		t.Errorf("%d requests for %d objects in two passes", len(got), len(ms))
 	}
 	if a, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "a"); a != "1" {

@@ -33,6 +33,8 @@ type Held struct {
 	Applied bool
 	// Finished tells of a Job that it completed.
 	Finished bool
+	// Failed tells of a Job with a TTL that it had failed.
+	Failed bool
 	// Yields are the fields that are left to others.
 	Yields []Yield
 
@@ -46,7 +48,7 @@ func (h *Held) Manager() string { return live.ManagerPrefix + h.Owner }
 // nil stands for an object that isn't there. The metadata must be as the
 // server sent it: a decoder that reorders managedFields makes all drift.
 func (h *Held) Judge(meta metav1.Object) Judgement {
-	view := live.View{State: live.Absent, Finished: h.Finished}
+	view := live.View{State: live.Absent, Finished: h.Finished, Failed: h.Failed}
 	if meta != nil {
 		view = live.View{State: live.Present, Object: live.Summarize(meta)}
 	}
@@ -90,7 +92,7 @@ func FindHeld(ctx context.Context, maps corev1client.ConfigMapInterface, id payl
 func heldOf(owner string, e *entry) Held {
 	return Held{
 		Owner: owner, ID: e.id(), GVK: e.gvk(), RunLevel: e.RunLevel,
-		Created: e.Created, Applied: e.applied(), Finished: e.Finished, Yields: slices.Clone(e.Yields), record: e.record(),
+		Created: e.Created, Applied: e.applied(), Finished: e.Finished, Failed: e.Failed, Yields: slices.Clone(e.Yields), record: e.record(),
 	}
 }
 

@@ -45,6 +45,8 @@ type entry struct {
 	Confirmed bool `json:"p,omitempty"`
 	// Finished tells of a Job that it had completed.
 	Finished bool `json:"f,omitempty"`
+	// Failed tells of a Job with a TTL that it had failed.
+	Failed bool `json:"ff,omitempty"`
 
 	// The record of the last apply's answer; UID is "" before the first.
 	UID             types.UID   `json:"u,omitempty"`

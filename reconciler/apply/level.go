@@ -49,7 +49,7 @@ type Judgement int
 const (
 	// Level needs no request.
 	Level Judgement = iota
-	// Done is a Job that finished and was removed: level as well.
+	// Done is a Job that came to its end and was removed: it isn't run again.
 	Done
 	// Unclear needs one verifying apply: something changed that our entry
 	// doesn't show.
@@ -106,7 +106,7 @@ func judgeAbsent(rec Record, view live.View) Judgement {
 	switch {
 	case rec.Epoch == view.Epoch && older(view.AsOf, rec.ResourceVersion):
 		return Level // The event of our own apply is still on its way.
-	case view.Finished:
+	case view.Finished || view.Failed:
 		return Done
 	default:
 		return Missing

@@ -136,7 +136,11 @@ func (e *Engine) report(it *item, d decision) Change {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ch := e.changeLocked(it, Unchanged)
-	ch.Finished = d.judgement == Done
+	ch.Finished = d.judgement == Done && !d.failed
+	if d.failed {
+		ch.Failed = permanent(it.id, ReasonJobFailed,
+			"the Job failed, and its TTL removed it; it's run again when its manifest changes: look at the logs of its pods, and set no ttlSecondsAfterFinished to keep them")
+	}
 	if d.step == stepDefer {
 		ch.Action, ch.RetryAt = Deferred, d.until
 		e.due[it.id] = d.until
@@ -505,7 +509,7 @@ func (e *Engine) record(j *job, answer *metav1.PartialObjectMetadata) Change {
 		en.Created = j.created || j.made || en.Created && before.UID == o.UID
 	}
 	if o.UID != before.UID || j.decision.changed {
-		en.Finished = false
+		en.Finished, en.Failed = false, false
 	}
 	en.setRecord(recordOf(o, e.manager, desiredOf(j.m), j.view.Epoch))
 	j.it.pace.accepted()

@@ -56,7 +56,7 @@ type kind struct {
 	tracked  map[key]interest
 	bodies   bool
 	objects  map[key]*Object
-	finished map[key]bool
+	ended    map[key]ending
 	asOf     string
 	epoch    int
 	synced   bool
@@ -68,7 +68,7 @@ type kind struct {
 func newKind(gk schema.GroupKind, version string, h *hub) *kind {
 	return &kind{
 		gk: gk, version: version, hub: h,
-		tracked: map[key]interest{}, objects: map[key]*Object{}, finished: map[key]bool{},
+		tracked: map[key]interest{}, objects: map[key]*Object{}, ended: map[key]ending{},
 		changed: make(chan struct{}),
 	}
 }
@@ -123,7 +123,7 @@ func (k *kind) untrack(id payload.ObjectID) bool {
 		return false
 	}
 	delete(k.tracked, at)
-	delete(k.finished, at)
+	delete(k.ended, at)
 	if o := k.objects[at]; o != nil && o.Body != nil {
 		bare := *o
 		bare.Body = nil
@@ -141,7 +141,8 @@ func (k *kind) get(at key) View {
 	if o := k.objects[at]; o != nil {
 		return View{State: Present, Object: o, AsOf: k.asOf, Epoch: k.epoch}
 	}
-	return View{State: Absent, AsOf: k.asOf, Epoch: k.epoch, Finished: k.finished[at]}
+	ended := k.ended[at]
+	return View{State: Absent, AsOf: k.asOf, Epoch: k.epoch, Finished: ended == completed, Failed: ended == failed}
 }
 
 func (k *kind) state() (synced bool, changed <-chan struct{}, failure error) {
@@ -346,8 +347,10 @@ func (s *turnStore) Delete(obj any) error {
 		k.mu.Unlock()
 		return nil
 	}
-	if _, tracked := k.tracked[at]; tracked && completed(k.gk, body) {
-		k.finished[at] = true
+	if _, tracked := k.tracked[at]; tracked {
+		if ended := endingOf(k.gk, body); ended != running {
+			k.ended[at] = ended
+		}
 	}
 	delete(k.objects, at)
 	k.seen(meta.GetResourceVersion())
@@ -430,7 +433,7 @@ func (k *kind) store(at key, o *Object, body *unstructured.Unstructured) {
 	if in, ok := k.tracked[at]; ok && in.body {
 		o.Body = body
 	}
-	delete(k.finished, at)
+	delete(k.ended, at)
 	k.objects[at] = o
 }
 

@@ -60,12 +60,35 @@ func Custom(gk schema.GroupKind) bool {
 		strings.HasSuffix(gk.Group, ".x-k8s.io")
 }
 
-// completed reports whether body is a Job that came to its end.
-func completed(gk schema.GroupKind, body *unstructured.Unstructured) bool {
-	if body == nil || gk != (schema.GroupKind{Group: "batch", Kind: "Job"}) {
-		return false
+// ending is how a Job came to its end.
+type ending int
+
+const (
+	running ending = iota
+	completed
+	failed
+)
+
+// endingOf says how body, a Job, came to its end. Any other kind runs for ever.
+func endingOf(gk schema.GroupKind, body *unstructured.Unstructured) ending {
+	switch {
+	case body == nil || gk != (schema.GroupKind{Group: "batch", Kind: "Job"}):
+		return running
+	case HasCondition(body, "Complete"):
+		return completed
+	case FailedForGood(body):
+		return failed
+	default:
+		return running
 	}
-	return HasCondition(body, "Complete")
+}
+
+// FailedForGood reports whether body is a Job that failed and that its TTL
+// removes. Without a TTL it stays until somebody deletes it, which asks for
+// another run.
+func FailedForGood(body *unstructured.Unstructured) bool {
+	_, limited, _ := unstructured.NestedFieldNoCopy(body.Object, "spec", "ttlSecondsAfterFinished")
+	return limited && HasCondition(body, "Failed")
 }
 
 // HasCondition reports whether the condition is True.

@@ -65,6 +65,10 @@ type View struct {
 	// Finished tells of an absent Job that it had completed when it was last
 	// seen: what its TTL removed isn't missing.
 	Finished bool
+	// Failed tells of an absent Job with a TTL that it had failed when it was
+	// last seen: its TTL removed it, and running it again would undo that it
+	// failed.
+	Failed bool
 }
 
 // Interest names an object to be watched.
