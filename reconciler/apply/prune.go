@@ -60,6 +60,7 @@ func (e *Engine) Prune(ctx context.Context, keep map[payload.ObjectID]bool, opts
 		return result, err
 	}
 	e.markLeaving(gone)
+	defer func() { e.noticeOrphans(result.Orphaned) }()
 	var failures []error
 	for level := range levels(gone) {
 		failures = append(failures, e.pruneLevel(ctx, level, &result)...)

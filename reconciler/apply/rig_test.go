@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,6 +68,32 @@ func (c *counter) take() []string {
 	return out
 }
 
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (l *lines) logger() logr.Logger {
+	return funcr.New(func(_, args string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.text = append(l.text, args)
+	}, funcr.Options{})
+}
+
+// with returns the lines that hold all parts.
+func (l *lines) with(parts ...string) (out []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.text {
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(line, p) }) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
 // rig is one set on the shared control plane, in a namespace of its own.
 type rig struct {
 	t       *testing.T
@@ -77,6 +105,7 @@ type rig struct {
 	kube    kubernetes.Interface
 	dynamic dynamic.Interface
 	shared  *Shared
+	log     lines
 
 	cache    *live.Cache
 	engine   *Engine
@@ -135,7 +164,7 @@ func (r *rig) start() {
 	r.requests, r.watches = &counter{}, &counter{}
 	watch := rest.CopyConfig(cfg)
 	watch.Impersonate.UserName = r.watcher
-	cache, err := live.New(live.Config{REST: counted(watch, r.watches), Now: time.Now, Log: logr.Discard()})
+	cache, err := live.New(live.Config{REST: counted(watch, r.watches), Now: time.Now, Log: r.log.logger()})
 	must(r.t, err)
 	r.cache = cache
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context())) // Cleanup ends it.
@@ -150,6 +179,7 @@ func (r *rig) start() {
 			defer r.mu.Unlock()
 			r.notices = append(r.notices, n)
 		},
+		Log: r.log.logger(),
 	})
 	must(r.t, err)
 	if problems, err := r.engine.Load(r.t.Context()); err != nil || len(problems) > 0 {
@@ -312,6 +342,11 @@ func (r *rig) resource(id payload.ObjectID) dynamic.ResourceInterface {
 		return r.dynamic.Resource(gvr)
 	}
 	return r.dynamic.Resource(gvr).Namespace(id.Namespace)
+}
+
+// id names an object in the rig's namespace.
+func (r *rig) id(kind, name string) payload.ObjectID {
+	return payload.ObjectID{Kind: kind, Namespace: r.ns, Name: name}
 }
 
 func (r *rig) get(id payload.ObjectID) *unstructured.Unstructured {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
@@ -167,7 +168,10 @@ type job struct {
 
 	// seen is the object that exists; nil if there is none, or if a kind that
 	// isn't watched hides it and nothing hangs on it.
-	seen     *live.Object
+	seen *live.Object
+	// before is what we held of an object that controllers write too; nil if
+	// that doesn't matter.
+	before   *fieldpath.Set
 	exists   bool
 	created  bool
 	replaced bool
@@ -203,6 +207,7 @@ func (e *Engine) write(ctx context.Context, j *job) (Change, error) {
 	if answer, err = e.giveUp(ctx, j, answer); err != nil {
 		return Change{}, err
 	}
+	e.notice(j, answer)
 	return e.record(j, answer), nil
 }
 
@@ -242,7 +247,10 @@ func (e *Engine) prepare(ctx context.Context, j *job) error {
 			return err
 		}
 	}
-	return e.rearrange(ctx, j)
+	if err := e.rearrange(ctx, j); err != nil {
+		return err
+	}
+	return e.noteFields(ctx, j)
 }
 
 // meet looks at an object that the set never applied.

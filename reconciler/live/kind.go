@@ -165,13 +165,16 @@ func (k *kind) nextTurn() int {
 }
 
 // settle records that the kind is in sync, or a failure. A kind that was in
-// sync stays so through a few failures: its data is old, not wrong.
-func (k *kind) settle(turn int, failure error) {
+// sync stays so through a few failures: its data is old, not wrong. It reports
+// whether the kind can't be watched any more, or can again.
+func (k *kind) settle(turn int, failure error) (news bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if turn != k.turn {
-		return
+		return false
 	}
+	was := k.failures >= brokenAfter
+	defer func() { news = was != (k.failures >= brokenAfter) }()
 	if failure == nil {
 		k.synced, k.failures, k.failure = true, 0, nil
 	} else {
@@ -181,6 +184,7 @@ func (k *kind) settle(turn int, failure error) {
 	}
 	close(k.changed)
 	k.changed = make(chan struct{})
+	return news
 }
 
 // reflect keeps the kind's store like the cluster until ctx ends.
@@ -197,7 +201,9 @@ func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
 			backoff = minBackoff
 		}
 		if err != nil && !apierrors.IsResourceExpired(err) {
-			k.settle(turn, err)
+			if k.settle(turn, err) {
+				c.cfg.Log.Info("a kind can't be watched: its objects are looked at in intervals only, until it can", "kind", k.gk.String(), "error", err.Error())
+			}
 			c.cfg.Log.V(1).Info("watch failed", "kind", k.gk.String(), "error", err.Error(), "retryIn", backoff.String())
 			if apierrors.IsNotFound(err) || isNoMatch(err) {
 				version = "" // The version may not be served any more: take what is.
@@ -381,7 +387,9 @@ func (s *turnStore) Replace(list []any, resourceVersion string) error {
 	if !ok {
 		return nil
 	}
-	k.settle(s.turn, nil)
+	if k.settle(s.turn, nil) {
+		s.cache.cfg.Log.Info("a kind can be watched again", "kind", k.gk.String())
+	}
 	for at, body := range bodies {
 		s.cache.observed(k.gk, at.name, body)
 	}
