@@ -39,7 +39,7 @@ func (e *Engine) DryRun(ctx context.Context, manifests []payload.Manifest) ([]Pr
 	}
 	found := make([]*Problem, len(manifests))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(max(cap(e.cfg.Shared.budget), 1))
+	group.SetLimit(e.cfg.Shared.budget.size())
 	for i := range manifests {
 		m := &manifests[i]
 		if m.Delete {

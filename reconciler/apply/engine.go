@@ -37,8 +37,8 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// DefaultConcurrency is the number of requests in flight over all sets:
-// throughput is flat from 8 to 128 by measurement.
+// DefaultConcurrency is the number of requests in flight over all sets, but for
+// slow ones: throughput is flat from 8 to 128 by measurement.
 const DefaultConcurrency = 8
 
 // Mode says what the worker is doing.
@@ -115,7 +115,7 @@ type Yield struct {
 
 // Shared is what all sets of a process have in common.
 type Shared struct {
-	budget chan struct{}
+	budget *budget
 
 	mu     sync.Mutex
 	owners map[payload.ObjectID]string
@@ -123,7 +123,7 @@ type Shared struct {
 
 // NewShared makes a budget of so many requests in flight.
 func NewShared(concurrency int) *Shared {
-	return &Shared{budget: make(chan struct{}, max(concurrency, 1)), owners: map[payload.ObjectID]string{}}
+	return &Shared{budget: newBudget(concurrency), owners: map[payload.ObjectID]string{}}
 }
 
 // claim takes the object for owner, or returns who has it.

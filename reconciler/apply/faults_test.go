@@ -29,8 +29,9 @@ import (
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
-// webhook registers a webhook for ConfigMaps of the rig's namespace.
-func (r *rig) webhook(kind, url, ca string) {
+// webhook registers a webhook for ConfigMaps of the rig's namespace. Each
+// change alters what is registered.
+func (r *rig) webhook(kind, url, ca string, change ...func(hook map[string]any)) (remove func()) {
 	r.t.Helper()
 	client := r.dynamic.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: strings.ToLower(kind) + "s"})
 	hook := map[string]any{
@@ -39,13 +40,16 @@ func (r *rig) webhook(kind, url, ca string) {
 		"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": r.ns}},
 		"rules":             []any{map[string]any{"apiGroups": []any{""}, "apiVersions": []any{"v1"}, "operations": []any{"CREATE", "UPDATE"}, "resources": []any{"configmaps"}}},
 	}
+	for _, c := range change {
+		c(hook)
+	}
 	_, err := client.Create(r.t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": map[string]any{"name": r.ns}, "webhooks": []any{hook},
 	}}, metav1.CreateOptions{})
 	must(r.t, err)
-	r.t.Cleanup(func() {
-		_ = client.Delete(context.WithoutCancel(r.t.Context()), r.ns, metav1.DeleteOptions{})
-	})
+	remove = func() { _ = client.Delete(context.WithoutCancel(r.t.Context()), r.ns, metav1.DeleteOptions{}) }
+	r.t.Cleanup(remove)
+	return remove
 }
 
 // mutator answers each review with a JSON patch.

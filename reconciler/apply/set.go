@@ -358,7 +358,8 @@ func (e *Engine) send(ctx context.Context, j *job) (*metav1.PartialObjectMetadat
 }
 
 // patchTries bounds the attempts of one apply; its pauses grow from
-// patchPause.
+// patchPause. What failed slowly isn't tried again here: its caller has other
+// objects to see to, and comes back.
 const (
 	patchTries = 5
 	patchPause = 60 * time.Millisecond
@@ -369,6 +370,7 @@ func (e *Engine) patch(ctx context.Context, j *job, body []byte) (*metav1.Partia
 	opts := metav1.PatchOptions{FieldManager: e.manager, Force: &force}
 	pause := patchPause
 	for try := 1; ; try++ {
+		began := time.Now()
 		answer, created, err := e.wire.patch(ctx, j.t, types.ApplyPatchType, body, opts)
 		if err == nil {
 			e.cfg.Metrics.request("apply", appliedAs(created, answer, j))
@@ -380,7 +382,7 @@ func (e *Engine) patch(ctx context.Context, j *job, body []byte) (*metav1.Partia
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if try == patchTries || !quickRetry(err, classified) {
+		if try == patchTries || time.Since(began) > slowAfter || !quickRetry(err, classified) {
 			return nil, classified
 		}
 		if !sleep(ctx, pause) {

@@ -33,10 +33,10 @@ const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetada
 // whether an apply created the object.
 type wire struct {
 	client rest.Interface
-	budget chan struct{}
+	budget *budget
 }
 
-func newWire(cfg *rest.Config, budget chan struct{}) (*wire, error) {
+func newWire(cfg *rest.Config, budget *budget) (*wire, error) {
 	rc := rest.CopyConfig(cfg)
 	rc.QPS, rc.Burst, rc.RateLimiter = -1, 0, nil // The server has priority and fairness.
 	rc.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
@@ -77,23 +77,13 @@ func (t target) path(withName bool) []string {
 	return p
 }
 
-// acquire takes a place in the budget that all sets share.
-func (w *wire) acquire(ctx context.Context) (release func(), err error) {
-	select {
-	case w.budget <- struct{}{}:
-		return func() { <-w.budget }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // do sends a request within the budget and its deadline.
 func (w *wire) do(ctx context.Context, req *rest.Request) (*metav1.PartialObjectMetadata, int, error) {
-	release, err := w.acquire(ctx)
+	place, err := w.budget.acquire(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	defer release()
+	defer place.release()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var code int
