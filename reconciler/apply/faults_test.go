@@ -55,6 +55,12 @@ func (r *rig) webhook(kind, url, ca string, change ...func(hook map[string]any))
 // mutator answers each review with a JSON patch.
 func mutator(t *testing.T, patch func(object map[string]any) string) (url, ca string) {
 	t.Helper()
+	return reviewer(t, func(_ *admissionv1.AdmissionRequest, object map[string]any) string { return patch(object) })
+}
+
+// reviewer is a mutator that sees the whole request.
+func reviewer(t *testing.T, patch func(req *admissionv1.AdmissionRequest, object map[string]any) string) (url, ca string) {
+	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review admissionv1.AdmissionReview
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
@@ -64,7 +70,7 @@ func mutator(t *testing.T, patch func(object map[string]any) string) (url, ca st
 		var object map[string]any
 		_ = json.Unmarshal(review.Request.Object.Raw, &object)
 		response := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
-		if p := patch(object); p != "" {
+		if p := patch(review.Request, object); p != "" {
 			kind := admissionv1.PatchTypeJSONPatch
 			response.PatchType, response.Patch = &kind, []byte(p)
 		}

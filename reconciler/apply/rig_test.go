@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -256,7 +257,7 @@ func (r *rig) repairs() int {
 // manifests decodes YAML; NS stands for the rig's namespace.
 func (r *rig) manifests(text string) []payload.Manifest {
 	r.t.Helper()
-	reader := utilyaml.NewYAMLReader(bufioReader(strings.ReplaceAll(text, "NS", r.ns)))
+	reader := utilyaml.NewYAMLReader(bufioReader(regexp.MustCompile(`\bNS\b`).ReplaceAllString(text, r.ns)))
 	var out []payload.Manifest
 	for {
 		doc, err := reader.Read()

@@ -187,6 +187,25 @@ func (k *kind) settle(turn int, failure error) (news bool) {
 	return news
 }
 
+// overdue gives up waiting for the first list, so that the next who needs the
+// kind doesn't wait as long again: a server whose conversion webhook is down
+// answers no list at all. The list is taken when it comes. It reports whether
+// that is news.
+func (k *kind) overdue(late error) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.synced || k.failures >= brokenAfter {
+		return false
+	}
+	k.failures = brokenAfter
+	if k.failure == nil || isNoMatch(k.failure) {
+		k.failure = late
+	}
+	close(k.changed)
+	k.changed = make(chan struct{})
+	return true
+}
+
 // reflect keeps the kind's store like the cluster until ctx ends.
 func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
 	backoff := minBackoff
@@ -202,7 +221,7 @@ func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
 		}
 		if err != nil && !apierrors.IsResourceExpired(err) {
 			if k.settle(turn, err) {
-				c.cfg.Log.Info("a kind can't be watched: its objects are looked at in intervals only, until it can", "kind", k.gk.String(), "error", err.Error())
+				c.tellUnwatchable(k.gk, err)
 			}
 			c.cfg.Log.V(1).Info("watch failed", "kind", k.gk.String(), "error", err.Error(), "retryIn", backoff.String())
 			if apierrors.IsNotFound(err) || isNoMatch(err) {

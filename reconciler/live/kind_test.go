@@ -192,3 +192,26 @@ func TestAwaitSeesAChangeThatCameFirst(t *testing.T) {
 		t.Errorf("err %v after %d calls", err, calls)
 	}
 }
+
+func TestAKindWhoseListIsOverdueIsWaitedForOnce(t *testing.T) {
+	s := newStore(schema.GroupKind{Kind: "ConfigMap"}, "a")
+	late := errors.New("no list")
+	if !s.kind.overdue(late) {
+		t.Error("the first who waited isn't told that it's news")
+	}
+	if s.kind.overdue(late) {
+		t.Error("the second is told again")
+	}
+	if synced, _, failure := s.kind.state(); synced || !errors.Is(failure, late) {
+		t.Errorf("synced %t, failure %v, want the overdue list", synced, failure)
+	}
+	if !s.kind.settle(s.turn, nil) {
+		t.Error("the list's coming is no news")
+	}
+	if s.kind.overdue(late) {
+		t.Error("a kind that is in sync is overdue")
+	}
+	if _, _, failure := s.kind.state(); failure != nil {
+		t.Errorf("a kind in sync fails: %v", failure)
+	}
+}

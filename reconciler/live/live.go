@@ -268,11 +268,19 @@ func (c *Cache) WaitSynced(ctx context.Context, gk schema.GroupKind) error {
 		select {
 		case <-changed:
 		case <-timer.C:
-			return &UnwatchableError{Kind: gk, Err: fmt.Errorf("no list within %s", c.cfg.SyncTimeout)}
+			late := fmt.Errorf("no list within %s", c.cfg.SyncTimeout)
+			if k.overdue(late) {
+				c.tellUnwatchable(gk, late)
+			}
+			return &UnwatchableError{Kind: gk, Err: late}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+func (c *Cache) tellUnwatchable(gk schema.GroupKind, err error) {
+	c.cfg.Log.Info("a kind can't be watched: its objects are looked at in intervals only, until it can", "kind", gk.String(), "error", err.Error())
 }
 
 // AwaitMapping is Mapping, but waits for a kind whose definition is on its way,
