@@ -132,8 +132,8 @@ func newRigOn(t *testing.T, cluster *controlplane.Cluster) *rig {
 	must(t, err)
 	dyn, err := dynamic.NewForConfig(cluster.Config)
 	must(t, err)
-	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
-	name = fmt.Sprintf("%.40s-%d", name, time.Now().UnixNano()%1e6)
+	name := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(t.Name()), "-")
+	name = fmt.Sprintf("%.40s%d", name, time.Now().UnixNano()%1e6)
 	r := &rig{
 		t: t, cluster: cluster, ns: name, owner: "clusterrelease/" + name, kube: kube, dynamic: dyn,
 		shared: NewShared(DefaultConcurrency), applied: map[payload.ObjectID]payload.Manifest{},
