@@ -23,6 +23,27 @@ import (
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
+// newEngine makes an apply engine and its cache as a process does.
+func newEngine(t *testing.T, cluster *controlplane.Cluster, release string) (*apply.Engine, *live.Cache) {
+	t.Helper()
+	kube, err := kubernetes.NewForConfig(cluster.Config)
+	must(t, err)
+	cache, err := live.New(live.Config{REST: cluster.Config, Now: time.Now, Log: logr.Discard()})
+	must(t, err)
+	engine, err := apply.New(apply.Config{
+		Owner: ownerOf(release), REST: cluster.Config, Live: cache, Inventory: kube.CoreV1().ConfigMaps(v1alpha1.Namespace),
+		Namespace: v1alpha1.Namespace, Shared: apply.NewShared(8), Now: time.Now,
+	})
+	must(t, err)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cache.Start(ctx) }()
+	t.Cleanup(func() { engine.Close(); stop(); <-ended })
+	_, err = engine.Load(t.Context())
+	must(t, err)
+	return engine, cache
+}
+
 func TestWhatIsUnmanagedAndLeavesTheReleaseIsNotPruned(t *testing.T) {
 	cluster := controlplane.SharedWithKinds(t)
 	kube, err := kubernetes.NewForConfig(cluster.Config)
@@ -34,20 +55,7 @@ func TestWhatIsUnmanagedAndLeavesTheReleaseIsNotPruned(t *testing.T) {
 			must(t, err)
 		}
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	cache, err := live.New(live.Config{REST: cluster.Config, Now: time.Now, Log: logr.Discard()})
-	must(t, err)
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = cache.Start(ctx) }()
-	defer func() { stop(); <-ended }()
-	engine, err := apply.New(apply.Config{
-		Owner: "clusterrelease/unmanaged", REST: cluster.Config, Live: cache, Inventory: kube.CoreV1().ConfigMaps(v1alpha1.Namespace),
-		Namespace: v1alpha1.Namespace, Shared: apply.NewShared(8), Now: time.Now,
-	})
-	must(t, err)
-	defer engine.Close()
-	_, err = engine.Load(t.Context())
-	must(t, err)
+	engine, _ := newEngine(t, cluster, "unmanaged")
 	both := &payload.Payload{}
 	for _, name := range []string{"kept", "edited", "gone"} {
 		m, err := payload.NewManifest(&unstructured.Unstructured{Object: map[string]any{

@@ -40,10 +40,10 @@ spec:
 	must(t, r.engine.Flush(t.Context()))
 
 	r.restart()
-	for _, ch := range r.apply(ms, Reconciling) {
-		if ch.Action != Unchanged {
-			t.Errorf("%s after a restart: %s, want Unchanged", ch.ID, ch.Action)
-		}
+	// The autoscaler's own object has a status and counts no generations: what
+	// was written while nobody looked costs a verification.
+	if chs := r.apply(ms, Reconciling); chs[0].Action != Unchanged || chs[1].Action != Unchanged && chs[1].Action != Verified {
+		t.Errorf("after a restart: %v, want the Deployment Unchanged", actions(chs))
 	}
 	r.wantReplicas(ms[0].ID, 5, "after a restart")
 

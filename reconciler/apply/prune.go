@@ -223,7 +223,7 @@ func (e *Engine) confirmGone(ctx context.Context, id payload.ObjectID, t target,
 		})
 		o, err := e.read(ctx, t)
 		switch {
-		case apierrors.IsNotFound(err):
+		case apierrors.IsNotFound(err) && !missingResource(err):
 			return nil
 		case err != nil:
 			return classify(id, err)

@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reconciler
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/precondition"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+	"github.com/lockstep-dev/lockstep/test/controlplane"
+)
+
+const gadgets = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gadgets.stored.example.com}
+spec:
+  group: stored.example.com
+  scope: Namespaced
+  names: {kind: Gadget, listKind: GadgetList, plural: gadgets, singular: gadget}
+  versions:
+`
+
+func gadgetVersion(name string, storage bool) string {
+	stored := "false"
+	if storage {
+		stored = "true"
+	}
+	return "  - {name: " + name + ", served: true, storage: " + stored + ", schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}\n"
+}
+
+func releaseOf(t *testing.T, version, text string) *payload.Payload {
+	t.Helper()
+	var obj map[string]any
+	must(t, yaml.Unmarshal([]byte(text), &obj))
+	m, err := payload.NewManifest(&unstructured.Unstructured{Object: obj})
+	must(t, err)
+	return &payload.Payload{Version: version, Manifests: []payload.Manifest{m}}
+}
+
+// The server itself refuses to drop a stored version, but only when the release
+// is half applied: here it's found before anything is written.
+func TestAWayBackThatDropsAStoredVersionIsRefusedBeforeAnyWrite(t *testing.T) {
+	cluster := controlplane.SharedWithKinds(t)
+	b := newBench(t)
+	engine, cache := newEngine(t, cluster, "stored")
+	scheme := runtime.NewScheme()
+	must(t, apiextensionsv1.AddToScheme(scheme))
+	must(t, corev1.AddToScheme(scheme))
+	reader, err := client.New(cluster.Config, client.Options{Scheme: scheme})
+	must(t, err)
+	versions, err := discovery.NewDiscoveryClientForConfig(cluster.Config)
+	must(t, err)
+	c := &checks{
+		name: "stored", engine: engine, store: b.store, policy: func() *trust.Document { return nil }, live: cache, reader: reader,
+		discovery: versions, now: time.Now,
+	}
+	old := releaseOf(t, "1.0.0", gadgets+gadgetVersion("v1alpha1", true))
+	next := releaseOf(t, "1.1.0", gadgets+gadgetVersion("v1alpha1", false)+gadgetVersion("v1", true))
+	build := &objectBuilder{engine: engine, now: time.Now}
+	for _, release := range []*payload.Payload{old, next} {
+		if violations := violationsOf(t, c, release); len(violations) > 0 {
+			t.Fatalf("%s on the way there: %v", release.Version, violations)
+		}
+		must(t, build.Begin(t.Context(), release))
+		must(t, build.Apply(t.Context(), &release.Manifests[0], payload.Reconciling))
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	id := client.ObjectKey{Name: "gadgets.stored.example.com"}
+	deadline := time.Now().Add(30 * time.Second)
+	for len(crd.Status.StoredVersions) < 2 {
+		if time.Now().After(deadline) {
+			t.Fatalf("stored versions: %v", crd.Status.StoredVersions)
+		}
+		must(t, reader.Get(t.Context(), id, &crd))
+	}
+	before := crd.ResourceVersion
+	violations := violationsOf(t, c, old)
+	if len(violations) != 1 || !strings.Contains(violations[0].Message, "gadgets.stored.example.com drops v1") {
+		t.Errorf("violations of the way back: %v, want the stored version v1", violations)
+	}
+	must(t, reader.Get(t.Context(), id, &crd))
+	if crd.ResourceVersion != before {
+		t.Error("the definition was written")
+	}
+	if err := build.Apply(t.Context(), &old.Manifests[0], payload.Reconciling); err == nil {
+		t.Error("the server takes the way back: then this check isn't needed any more")
+	}
+	must(t, client.IgnoreNotFound(reader.Delete(t.Context(), &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: id.Name}})))
+}
+
+// violationsOf returns what the check of stored versions says.
+func violationsOf(t *testing.T, c *checks, release *payload.Payload) (out []precondition.Violation) {
+	t.Helper()
+	all, err := c.Check(t.Context(), worker.Desired{Version: release.Version}, release, worker.Current{})
+	must(t, err)
+	for _, v := range all {
+		if v.Name == precondition.StoredVersions {
+			out = append(out, v)
+		}
+	}
+	return out
+}
