@@ -33,7 +33,9 @@ type mapper struct {
 	discovery *restmapper.DeferredDiscoveryRESTMapper
 	now       func() time.Time
 
-	mu        sync.Mutex
+	mu sync.Mutex
+	// life counts the resets: what was asked before one says nothing after it.
+	life      int
 	lastReset time.Time
 	changes   chan struct{}
 	known     map[schema.GroupVersionKind]*meta.RESTMapping
@@ -72,12 +74,16 @@ func (m *mapper) resolve(gk schema.GroupKind, version string) (*meta.RESTMapping
 	if mapping := m.lookup(gk, version); mapping != nil {
 		return mapping, nil
 	}
+	m.mu.Lock()
+	life := m.life
+	m.mu.Unlock()
 	var versions []string
 	if version != "" {
 		versions = []string{version}
 	}
 	mapping, err := m.discovery.RESTMapping(gk, versions...)
 	if err != nil && isNoMatch(err) && m.mayReset() {
+		life++
 		m.discovery.Reset()
 		mapping, err = m.discovery.RESTMapping(gk, versions...)
 	}
@@ -86,7 +92,9 @@ func (m *mapper) resolve(gk schema.GroupKind, version string) (*meta.RESTMapping
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known[gk.WithVersion(version)] = mapping
+	if m.life == life {
+		m.known[gk.WithVersion(version)] = mapping
+	}
 	return mapping, nil
 }
 
@@ -131,10 +139,16 @@ func (m *mapper) mayReset() bool {
 	defer m.mu.Unlock()
 	if now := m.now(); now.Sub(m.lastReset) >= minReset {
 		m.lastReset = now
-		m.known = map[schema.GroupVersionKind]*meta.RESTMapping{}
+		m.forgetLocked()
 		return true
 	}
 	return false
+}
+
+// forgetLocked forgets the mappings; m.mu is held.
+func (m *mapper) forgetLocked() {
+	m.life++
+	m.known = map[schema.GroupVersionKind]*meta.RESTMapping{}
 }
 
 // reset forgets what the server said.
@@ -147,22 +161,33 @@ func (m *mapper) reset() {
 // define takes what a CRD says now; nil when it's gone. If that changed, it
 // forgets what the server said and wakes who waits for a kind.
 func (m *mapper) define(name string, crd *unstructured.Unstructured) {
+	if !m.redefine(name, crd) {
+		return
+	}
+	m.discovery.Reset() // Not with the lock held: it waits for a discovery that is under way.
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forgetLocked() // What came from before the reset.
+	m.lastReset = m.now()
+	close(m.changes)
+	m.changes = make(chan struct{})
+}
+
+// redefine reports whether the CRD defines another kind than before.
+func (m *mapper) redefine(name string, crd *unstructured.Unstructured) bool {
 	d, usable := readDefinition(crd)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old, had := m.defined[name]
 	if had == usable && reflect.DeepEqual(old, d) {
-		return
+		return false
 	}
 	delete(m.defined, name)
 	if usable {
 		m.defined[name] = d
 	}
-	close(m.changes)
-	m.changes = make(chan struct{})
-	m.known = map[schema.GroupVersionKind]*meta.RESTMapping{}
-	m.lastReset = m.now()
-	m.discovery.Reset()
+	m.forgetLocked()
+	return true
 }
 
 func (m *mapper) changed() <-chan struct{} {
