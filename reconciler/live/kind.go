@@ -216,7 +216,9 @@ func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil || c.cfg.Now().Sub(began) > maxBackoff {
+		// A watch that ends by an error event is no error of the reflector's; how
+		// long it lived tells whether it did well.
+		if c.cfg.Now().Sub(began) > maxBackoff {
 			backoff = minBackoff
 		}
 		if err != nil && !apierrors.IsResourceExpired(err) {

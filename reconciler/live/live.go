@@ -106,7 +106,20 @@ type Cache struct {
 	run     context.Context //nolint:containedctx // The life of reflectors that later calls start; set by Run.
 	kinds   map[schema.GroupKind]*kind
 	running sync.WaitGroup
+	// late are the bodies that are still to be fetched, fetching how many
+	// goroutines do so.
+	late     []lateBody
+	fetching int
 }
+
+// lateBody is a body that came to be wanted after its object was there.
+type lateBody struct {
+	kind *kind
+	in   Interest
+}
+
+// maxFetching bounds the bodies that are fetched side by side.
+const maxFetching = 4
 
 // New makes a cache that watches nothing yet. Reflectors run while Run does.
 func New(cfg Config) (*Cache, error) {
@@ -197,9 +210,31 @@ func (c *Cache) trackLocked(in Interest) *kind {
 		return k
 	}
 	if bare && c.run.Err() == nil {
-		c.running.Go(func() { c.fetchBody(c.run, k, in) })
+		c.late = append(c.late, lateBody{k, in})
+		if c.fetching < maxFetching {
+			c.fetching++
+			ctx := c.run
+			c.running.Go(func() { c.fetchLate(ctx) })
+		}
 	}
 	return nil
+}
+
+// fetchLate fetches bodies until none is wanted any more.
+func (c *Cache) fetchLate(ctx context.Context) {
+	for {
+		c.mu.Lock()
+		if len(c.late) == 0 || ctx.Err() != nil {
+			c.late = nil
+			c.fetching--
+			c.mu.Unlock()
+			return
+		}
+		next := c.late[0]
+		c.late = c.late[1:]
+		c.mu.Unlock()
+		c.fetchBody(ctx, next.kind, next.in)
+	}
 }
 
 // fetchBody gets the body of an object that came before anybody wanted it.
