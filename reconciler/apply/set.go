@@ -370,7 +370,7 @@ func (e *Engine) patch(ctx context.Context, j *job, body []byte) (*metav1.Partia
 	opts := metav1.PatchOptions{FieldManager: e.manager, Force: &force}
 	pause := patchPause
 	for try := 1; ; try++ {
-		began := time.Now()
+		began := e.cfg.Now()
 		answer, created, err := e.wire.patch(ctx, j.t, types.ApplyPatchType, body, opts)
 		if err == nil {
 			e.cfg.Metrics.request("apply", appliedAs(created, answer, j))
@@ -382,7 +382,7 @@ func (e *Engine) patch(ctx context.Context, j *job, body []byte) (*metav1.Partia
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if try == patchTries || time.Since(began) > slowAfter || !quickRetry(err, classified) {
+		if try == patchTries || e.cfg.Now().Sub(began) > slowAfter || !quickRetry(err, classified) {
 			return nil, classified
 		}
 		if !sleep(ctx, pause) {
@@ -464,22 +464,26 @@ func (e *Engine) awaitGone(ctx context.Context, id payload.ObjectID, t target, d
 	wait, cancel := context.WithTimeout(ctx, e.cfg.DeletionWait)
 	defer cancel()
 	var last live.View
-	err := e.cfg.Live.Await(wait, id, func(v live.View) bool {
-		last = v
-		return v.State == live.Present && v.Object.UID != dying.UID ||
-			v.State == live.Absent && !older(v.AsOf, dying.ResourceVersion)
-	})
-	if err == nil {
-		return last, nil
-	}
-	if ctx.Err() != nil {
-		return last, ctx.Err()
-	}
-	if last.State == live.Unknown {
+	for again := true; again; {
+		err := e.cfg.Live.Await(wait, id, func(v live.View) bool {
+			last = v
+			return v.State == live.Unknown || v.State == live.Present && v.Object.UID != dying.UID ||
+				v.State == live.Absent && !older(v.AsOf, dying.ResourceVersion)
+		})
+		if ctx.Err() != nil {
+			return last, ctx.Err()
+		}
+		if last.State != live.Unknown {
+			if err == nil {
+				return last, nil
+			}
+			break
+		}
 		// The kind isn't watched: ask.
 		if _, err := e.read(ctx, t); apierrors.IsNotFound(err) {
 			return live.View{State: live.Absent}, nil
 		}
+		again = sleep(wait, unwatchedPause)
 	}
 	finalizers := dying.Finalizers()
 	if last.State == live.Present {
