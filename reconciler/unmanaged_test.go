@@ -81,3 +81,26 @@ func TestWhatIsUnmanagedAndLeavesTheReleaseIsNotPruned(t *testing.T) {
 		}
 	}
 }
+
+func TestConsentToAdoptReachesTheNextDryRun(t *testing.T) {
+	cluster := controlplane.SharedWithKinds(t)
+	kube, err := kubernetes.NewForConfig(cluster.Config)
+	must(t, err)
+	_, err = kube.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "helms"}, Data: map[string]string{"a": "0"}}, metav1.CreateOptions{FieldManager: "helm"})
+	must(t, err)
+	m, err := payload.NewManifest(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "helms", "namespace": "default"}, "data": map[string]any{"a": "1"},
+	}})
+	must(t, err)
+	engine, _ := newEngine(t, cluster, "consent")
+	b := &objectBuilder{engine: engine, now: time.Now}
+	release := &payload.Payload{Manifests: []payload.Manifest{m}}
+	b.setPolicy(buildPolicy{})
+	if err := b.DryRun(t.Context(), release); err == nil {
+		t.Error("without consent: no refusal")
+	}
+	b.setPolicy(buildPolicy{adopt: []string{"helm"}})
+	if err := b.DryRun(t.Context(), release); err != nil {
+		t.Errorf("with consent: %v", err)
+	}
+}

@@ -21,17 +21,14 @@ const maxNoticed = 10
 
 // noteFields keeps our fields as they are before a changed manifest is applied,
 // if a controller holds fields of the object too: what leaves the manifest may
-// stay then. It costs a read.
-func (e *Engine) noteFields(ctx context.Context, j *job) error {
+// stay then. It costs a read; if that fails, nothing is told.
+func (e *Engine) noteFields(ctx context.Context, j *job) {
 	if !j.decision.changed || !sharedWithControllers(j.seen) {
-		return nil
+		return
 	}
-	o, err := e.read(ctx, j.t)
-	if err != nil {
-		return classify(j.m.ID, err)
+	if o, err := e.read(ctx, j.t); err == nil {
+		j.before = ownFields(o.ManagedFields, e.manager)
 	}
-	j.before = ownFields(o.ManagedFields, e.manager)
-	return nil
 }
 
 // sharedWithControllers reports whether somebody who is neither of us nor of

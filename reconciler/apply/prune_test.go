@@ -341,6 +341,29 @@ func TestObjectOfAVersionThatIsServedNoMoreIsPruned(t *testing.T) {
 	}
 }
 
+func TestDeleteManifestOfAVersionThatIsServedNoMoreDeletes(t *testing.T) {
+	r := newRig(t)
+	text := r.twoVersions()
+	ms := r.manifests(text)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	r.apply(r.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1], Updating)
+	r.await("the version to go", func() bool {
+		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		return apierrors.IsNotFound(err) && missingResource(err)
+	})
+	r.wait = time.Second
+	r.restart()
+	del := r.manifests(strings.Replace(text, "{name: one, namespace: NS}", `{name: one, namespace: NS, annotations: {release.openshift.io/delete: "true"}}`, 1))[1]
+	if !del.Delete {
+		t.Fatal("no delete manifest")
+	}
+	ch, err := r.engine.Apply(t.Context(), &del, Updating)
+	if !r.dying(ms[1].ID) {
+		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", ch, err)
+	}
+}
+
 // dying reports whether the object is gone or on its way: the server's garbage
 // collector finds a new kind late.
 func (r *rig) dying(id payload.ObjectID) bool {

@@ -85,7 +85,11 @@ func (e *Engine) locate(ctx context.Context, m *payload.Manifest) (target, error
 		mapping, err = e.cfg.Live.AwaitMapping(wait, m.GVK)
 	}
 	if m.Delete && err != nil && live.IsNoMatch(err) {
-		return target{}, nil // Nothing of a kind that isn't there has to go.
+		served := m.GVK
+		served.Version = "" // The manifest may be older than the version that's served now.
+		if mapping, err = e.cfg.Live.Mapping(served); err != nil && live.IsNoMatch(err) {
+			return target{}, nil // Nothing of a kind that isn't there has to go.
+		}
 	}
 	if err != nil {
 		return target{}, classify(m.ID, err)
@@ -250,7 +254,8 @@ func (e *Engine) prepare(ctx context.Context, j *job) error {
 	if err := e.rearrange(ctx, j); err != nil {
 		return err
 	}
-	return e.noteFields(ctx, j)
+	e.noteFields(ctx, j)
+	return nil
 }
 
 // meet looks at an object that the set never applied.
