@@ -7,10 +7,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-dev/lockstep/payload"
 )
 
 // widgetText defines a kind of the rig's own and has one object of it.
@@ -90,5 +94,25 @@ func TestConsentToAdoptCountsForTheNextDryRun(t *testing.T) {
 	r.engine.Adopt(nil)
 	if problems, err := r.engine.DryRun(t.Context(), ms); err != nil || len(problems) != 1 {
 		t.Errorf("with the consent withdrawn: %v %v", problems, err)
+	}
+}
+
+func TestRefusalsOfASchemaThatChangedJustNowAreTriedAgain(t *testing.T) {
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	widget := &payload.Manifest{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}}
+	e := &Engine{cfg: Config{Now: func() time.Time { return now }}, defined: map[schema.GroupKind]time.Time{widget.GVK.GroupKind(): now.Add(-time.Second)}}
+	invalid, denied := permanent(widget.ID, ReasonResourceInvalid, "x"), permanent(widget.ID, ReasonWebhookDenied, "x")
+	if !e.schemaLags(widget, invalid) {
+		t.Error("a refusal a second after the definition is final")
+	}
+	if e.schemaLags(widget, denied) {
+		t.Error("a refusal for another reason is tried again")
+	}
+	if e.schemaLags(&payload.Manifest{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gadget"}}, invalid) {
+		t.Error("the refusal of another kind is tried again")
+	}
+	now = now.Add(schemaLag)
+	if e.schemaLags(widget, invalid) {
+		t.Error("a refusal long after the definition is tried again")
 	}
 }

@@ -67,12 +67,7 @@ spec: {selector: {app: web}, ports: [{name: a, port: 80}, {name: b, port: 81}]}
 	r.seen(ms)
 	reorder() // Within the pace of verifications: it is put off.
 	r.shows(r.get(ms[0].ID), ms[0].ID)
-	r.await("the verification to be put off", func() bool {
-		r.engine.mu.RLock()
-		defer r.engine.mu.RUnlock()
-		_, due := r.engine.due[ms[0].ID]
-		return due
-	})
+	r.await("the verification to be put off", func() bool { return r.due(ms[0].ID) })
 	r.patch(ms[0].ID, "cloud-controller-manager", `{"status":{"conditions":[{"type":"X","status":"True","lastTransitionTime":"2026-11-30T00:00:00Z","reason":"X","message":""}]}}`, "status")
 	began := time.Now()
 	r.await("the second repair", func() bool { return order() == "a" })

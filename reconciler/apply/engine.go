@@ -30,6 +30,7 @@ import (
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -200,6 +201,8 @@ type Engine struct {
 	items map[payload.ObjectID]*item
 	adopt []string
 	due   map[payload.ObjectID]time.Time
+	// defined says when the set last wrote the definition of a kind.
+	defined map[schema.GroupKind]time.Time
 }
 
 // item is one object of the set.
@@ -243,7 +246,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{
 		cfg: cfg, manager: live.ManagerPrefix + cfg.Owner, wire: w,
 		store: newStore(cfg.Inventory, cfg.Owner, cfg.Namespace), started: cfg.Now(),
-		items: map[payload.ObjectID]*item{}, due: map[payload.ObjectID]time.Time{},
+		items: map[payload.ObjectID]*item{}, due: map[payload.ObjectID]time.Time{}, defined: map[schema.GroupKind]time.Time{},
 	}
 	e.sub = cfg.Live.Subscribe(e.has)
 	return e, nil

@@ -387,7 +387,7 @@ func (e *Engine) patch(ctx context.Context, j *job, body []byte) (*metav1.Partia
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if try == patchTries || e.cfg.Now().Sub(began) > slowAfter || !quickRetry(err, classified) {
+		if try == patchTries || e.cfg.Now().Sub(began) > slowAfter || !quickRetry(err, classified) && !e.schemaLags(j.m, classified) {
 			return nil, classified
 		}
 		if !sleep(ctx, pause) {
@@ -395,6 +395,23 @@ func (e *Engine) patch(ctx context.Context, j *job, body []byte) (*metav1.Partia
 		}
 		pause *= 3
 	}
+}
+
+// schemaLag is how long the server may judge objects by a schema that isn't
+// the newest: it takes a changed definition into use by and by.
+const schemaLag = 5 * time.Second
+
+// schemaLags reports whether the refusal may come from the old schema of a
+// kind whose definition was written a moment ago.
+func (e *Engine) schemaLags(m *payload.Manifest, classified error) bool {
+	var refused *Error
+	if !errors.As(classified, &refused) || refused.Reason() != ReasonResourceInvalid {
+		return false
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	at, ok := e.defined[m.GVK.GroupKind()]
+	return ok && e.cfg.Now().Sub(at) < schemaLag
 }
 
 // quickRetry reports whether a few more tries are worth it: a webhook that
@@ -533,6 +550,9 @@ func (e *Engine) record(j *job, answer *metav1.PartialObjectMetadata) Change {
 	en.setRecord(recordOf(o, e.manager, desiredOf(j.m), j.view.Epoch))
 	j.it.pace.accepted()
 	delete(e.due, j.it.id)
+	if definition(j.m) {
+		e.defined[definedBy(j.m)] = now
+	}
 	if en.record() != before {
 		e.store.touch(j.it)
 	}
