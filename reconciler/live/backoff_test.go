@@ -101,9 +101,9 @@ func TestAKindWhoseWatchesEndAtOnceIsListedEverMoreSeldom(t *testing.T) {
 		scheme := fake.NewTestScheme()
 		ok(t, metav1.AddMetaToScheme(scheme))
 		client := fake.NewSimpleMetadataClient(scheme)
-		lists := 0
+		var count atomic.Int64
 		client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-			lists++
+			count.Add(1)
 			return true, &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "5"}}, nil
 		})
 		client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
@@ -120,6 +120,7 @@ func TestAKindWhoseWatchesEndAtOnceIsListedEverMoreSeldom(t *testing.T) {
 		const watched = 10 * time.Minute
 		timer := time.NewTimer(watched)
 		<-timer.C
+		lists := int(count.Load())
 		if most := int(2*watched/maxBackoff) + 40; lists < 2 || lists > most {
 			t.Errorf("%d lists within %s, want at most %d", lists, watched, most)
 		}
