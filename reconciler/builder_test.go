@@ -15,7 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/apply"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -175,4 +177,14 @@ func TestABuilderWaitsAsItsPolicySays(t *testing.T) {
 			return false
 		}
 	})
+}
+
+// builderOver makes the builder of an engine, with a monitor that nobody hears.
+func builderOver(t *testing.T, engine *apply.Engine, cache *live.Cache) *objectBuilder {
+	t.Helper()
+	checker, err := health.NewChecker(cache, time.Now)
+	must(t, err)
+	monitor := checker.NewMonitor(func(*payload.Manifest, health.Verdict) {})
+	t.Cleanup(monitor.Close)
+	return &objectBuilder{engine: engine, health: checker, monitor: monitor, now: time.Now}
 }

@@ -66,18 +66,19 @@ func TestAWayBackThatDropsAStoredVersionIsRefusedBeforeAnyWrite(t *testing.T) {
 	versions, err := discovery.NewDiscoveryClientForConfig(cluster.Config)
 	must(t, err)
 	c := &checks{
-		name: "stored", engine: engine, store: b.store, policy: func() *trust.Document { return nil }, live: cache, reader: reader,
-		discovery: versions, now: time.Now,
+		name: "stored", engine: engine, store: b.store, policy: func() *trust.Document { return nil }, live: cache, reader: reader, cached: b.live,
+		discovery: versions, now: time.Now, refused: func(string) {},
 	}
 	old := releaseOf(t, "1.0.0", gadgets+gadgetVersion("v1alpha1", true))
 	next := releaseOf(t, "1.1.0", gadgets+gadgetVersion("v1alpha1", false)+gadgetVersion("v1", true))
-	build := &objectBuilder{engine: engine, now: time.Now}
+	build := builderOver(t, engine, cache)
 	for _, release := range []*payload.Payload{old, next} {
 		if violations := violationsOf(t, c, release); len(violations) > 0 {
 			t.Fatalf("%s on the way there: %v", release.Version, violations)
 		}
 		must(t, build.Begin(t.Context(), release))
-		must(t, build.Apply(t.Context(), &release.Manifests[0], payload.Reconciling))
+		_, err := build.Apply(t.Context(), &release.Manifests[0], payload.Reconciling)
+		must(t, err)
 	}
 	var crd apiextensionsv1.CustomResourceDefinition
 	id := client.ObjectKey{Name: "gadgets.stored.example.com"}
@@ -97,7 +98,7 @@ func TestAWayBackThatDropsAStoredVersionIsRefusedBeforeAnyWrite(t *testing.T) {
 	if crd.ResourceVersion != before {
 		t.Error("the definition was written")
 	}
-	if err := build.Apply(t.Context(), &old.Manifests[0], payload.Reconciling); err == nil {
+	if _, err := build.Apply(t.Context(), &old.Manifests[0], payload.Reconciling); err == nil {
 		t.Error("the server takes the way back: then this check isn't needed any more")
 	}
 	must(t, client.IgnoreNotFound(reader.Delete(t.Context(), &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: id.Name}})))

@@ -55,7 +55,7 @@ func TestWhatIsUnmanagedAndLeavesTheReleaseIsNotPruned(t *testing.T) {
 			must(t, err)
 		}
 	}
-	engine, _ := newEngine(t, cluster, "unmanaged")
+	engine, cache := newEngine(t, cluster, "unmanaged")
 	both := &payload.Payload{}
 	for _, name := range []string{"kept", "edited", "gone"} {
 		m, err := payload.NewManifest(&unstructured.Unstructured{Object: map[string]any{
@@ -64,10 +64,11 @@ func TestWhatIsUnmanagedAndLeavesTheReleaseIsNotPruned(t *testing.T) {
 		must(t, err)
 		both.Manifests = append(both.Manifests, m)
 	}
-	b := &objectBuilder{engine: engine, now: time.Now}
+	b := builderOver(t, engine, cache)
 	must(t, b.Begin(t.Context(), both))
 	for i := range both.Manifests {
-		must(t, b.Apply(t.Context(), &both.Manifests[i], payload.Reconciling))
+		_, err := b.Apply(t.Context(), &both.Manifests[i], payload.Reconciling)
+		must(t, err)
 	}
 	b.setPolicy(buildPolicy{prune: true, maxFraction: 90, unmanaged: []worker.Override{{ID: both.Manifests[1].ID}}})
 	must(t, b.Prune(t.Context(), &payload.Payload{Manifests: both.Manifests[:1]}))
@@ -92,8 +93,8 @@ func TestConsentToAdoptReachesTheNextDryRun(t *testing.T) {
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "helms", "namespace": "default"}, "data": map[string]any{"a": "1"},
 	}})
 	must(t, err)
-	engine, _ := newEngine(t, cluster, "consent")
-	b := &objectBuilder{engine: engine, now: time.Now}
+	engine, cache := newEngine(t, cluster, "consent")
+	b := builderOver(t, engine, cache)
 	release := &payload.Payload{Manifests: []payload.Manifest{m}}
 	b.setPolicy(buildPolicy{})
 	if err := b.DryRun(t.Context(), release); err == nil {
