@@ -129,10 +129,17 @@ func (k *killing) leg(t *testing.T, from, to, ref string, leaves []string) {
 	for _, name := range leaves {
 		k.deleted[name]++
 	}
-	k.st.until(t, "all deletions", func() bool {
+	// What the server has answered is on its way to the watch.
+	k.st.until(t, fmt.Sprintf("deletions %v", k.deleted), func() bool {
 		gone, _ := k.st.deletions()
-		return len(gone) >= len(k.deleted)
+		for name, times := range k.deleted {
+			if gone[name] < times {
+				return false
+			}
+		}
+		return true
 	})
+	k.st.reach(t, to, probes-2)
 	sameDeletions(t, k.st, k.deleted)
 	if n := k.st.at(to); n != probes-2 {
 		t.Errorf("%d objects at %s, want %d", n, to, probes-2)
