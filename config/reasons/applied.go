@@ -95,6 +95,7 @@ func health() Group {
 			{"LoadBalancerPending", Itself, "the Service has no address yet", "does a load-balancer controller run?"},
 			{"NamesNotAccepted", Person, "a definition's names clash with another's", "rename it"},
 			{"NotEstablished", Itself, "a definition isn't served yet", ""},
+			{"APIServiceNotAvailable", Itself, "a registered API isn't served", "see the Service and the pods behind it, and the certificate of its bundle"},
 			{"ClaimLost", Person, "the volume of a claim doesn't exist any more", "restore it, or delete the claim if its data isn't needed"},
 			{"ClusterOperatorNoVersions", Person, "the manifest of a ClusterOperator lists no versions to wait for", "list at least its version as `operator` in the manifest's `status.versions`"},
 			{"ClusterOperatorNotAvailable", Itself, "a ClusterOperator isn't available", "ask that operator"},

@@ -93,9 +93,21 @@ func NewChecker(cache *live.Cache, now func() time.Time) (*Checker, error) {
 	return &Checker{cache: cache, rules: r, now: now}, nil
 }
 
+// rule judges an object's body.
+type rule func(m *payload.Manifest, body *unstructured.Unstructured) Verdict
+
 // Check judges the manifest's object as the cache shows it now. since is the
 // resource version of the apply's answer; older states aren't looked at.
 func (c *Checker) Check(ctx context.Context, m *payload.Manifest, since string) Verdict {
+	return c.check(ctx, m, since, Judge)
+}
+
+// standing judges the object while nobody changes it.
+func (c *Checker) standing(ctx context.Context, m *payload.Manifest) Verdict {
+	return c.check(ctx, m, "", judgeStanding)
+}
+
+func (c *Checker) check(ctx context.Context, m *payload.Manifest, since string, by rule) Verdict {
 	if m.Delete || m.Wait == payload.WaitNone {
 		return Verdict{Level: true}
 	}
@@ -104,7 +116,7 @@ func (c *Checker) Check(ctx context.Context, m *payload.Manifest, since string) 
 	case live.Absent:
 		return absent(view, since)
 	case live.Present:
-		return c.present(ctx, m, view.Object, since)
+		return c.present(ctx, m, view.Object, since, by)
 	case live.Unknown:
 	}
 	return Verdict{Reason: ReasonUnwatchable, Message: "the kind isn't watched yet"}
@@ -121,7 +133,7 @@ func absent(view live.View, since string) Verdict {
 	}
 }
 
-func (c *Checker) present(ctx context.Context, m *payload.Manifest, o *live.Object, since string) Verdict {
+func (c *Checker) present(ctx context.Context, m *payload.Manifest, o *live.Object, since string, by rule) Verdict {
 	switch {
 	case older(o.ResourceVersion, since):
 		return Verdict{Reason: ReasonNotObserved, Message: "the watch hasn't shown the newest state yet"}
@@ -132,16 +144,16 @@ func (c *Checker) present(ctx context.Context, m *payload.Manifest, o *live.Obje
 	case o.Body == nil:
 		return Verdict{Reason: ReasonNotObserved, Message: "the watch hasn't shown the object's status yet"}
 	default:
-		return c.judge(ctx, m, o.Body)
+		return c.judge(ctx, m, o.Body, by)
 	}
 }
 
 // judge applies the first rule that fits.
-func (c *Checker) judge(ctx context.Context, m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+func (c *Checker) judge(ctx context.Context, m *payload.Manifest, body *unstructured.Unstructured, by rule) Verdict {
 	if m.Health != "" {
 		return c.rules.judge(ctx, m, body)
 	}
-	return Judge(m, body)
+	return by(m, body)
 }
 
 // Budget is how long an object may take to become level.

@@ -5,6 +5,7 @@ package health
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +96,16 @@ apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: x}
 status: {conditions: [{type: Established, status: "True"}]}`, level: true},
+		"an API that is served": {body: `
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.example.com}
+status: {conditions: [{type: Available, status: "True"}]}`, level: true},
+		"an API that isn't": {body: `
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.example.com}
+status: {conditions: [{type: Available, status: "False", reason: FailedDiscoveryCheck, message: no endpoints}]}`, reason: "APIServiceNotAvailable"},
 		"a claim that waits for its first consumer": {body: `
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -223,6 +234,33 @@ func TestClusterOperatorContract(t *testing.T) {
 				t.Errorf("Judge = %+v, want level %t failed %t reason %q message with %q", got, tc.level, tc.failed, tc.reason, tc.message)
 			}
 		})
+	}
+}
+
+// While nothing changes a workload, pods that come and go are no illness.
+func TestWhatStandsIsWellWhileEnoughOfItIs(t *testing.T) {
+	const head = "apiVersion: apps/v1\nkind: %s\nmetadata: {name: x, generation: 1}\nspec: {replicas: 4}\n"
+	for name, tc := range map[string]struct {
+		kind, status string
+		well         bool
+	}{
+		"a Deployment that says that it's available": {"Deployment", `{observedGeneration: 1, replicas: 4, updatedReplicas: 4, availableReplicas: 3, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "True", reason: ReplicaSetUpdated}]}`, true},
+		"one that isn't":                        {"Deployment", `{observedGeneration: 1, replicas: 4, updatedReplicas: 4, availableReplicas: 1, conditions: [{type: Available, status: "False"}, {type: Progressing, status: "True", reason: ReplicaSetUpdated}]}`, false},
+		"one that gave up a rollout":            {"Deployment", `{observedGeneration: 1, replicas: 4, availableReplicas: 4, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "False", reason: ProgressDeadlineExceeded}]}`, false},
+		"one whose change wasn't seen":          {"Deployment", `{observedGeneration: 0, replicas: 4, availableReplicas: 4, conditions: [{type: Available, status: "True"}]}`, false},
+		"a DaemonSet with a node being drained": {"DaemonSet", `{observedGeneration: 1, desiredNumberScheduled: 4, currentNumberScheduled: 4, updatedNumberScheduled: 4, numberAvailable: 2, numberReady: 2}`, true},
+		"one that runs nearly nowhere":          {"DaemonSet", `{observedGeneration: 1, desiredNumberScheduled: 4, currentNumberScheduled: 4, updatedNumberScheduled: 4, numberAvailable: 1, numberReady: 1}`, false},
+		"a StatefulSet that lacks one":          {"StatefulSet", `{observedGeneration: 1, replicas: 4, readyReplicas: 3, availableReplicas: 3, currentReplicas: 4, updatedReplicas: 4}`, true},
+		"one that lacks most":                   {"StatefulSet", `{observedGeneration: 1, replicas: 4, readyReplicas: 1, availableReplicas: 1, currentReplicas: 4, updatedReplicas: 4}`, false},
+	} {
+		body := decode(t, fmt.Sprintf(head, tc.kind)+"status: "+tc.status)
+		m := manifestOf(t, body, "")
+		if got := judgeStanding(m, body); got.Level != tc.well {
+			t.Errorf("%s: %+v, want well %t", name, got, tc.well)
+		}
+		if got := Judge(m, body); got.Level {
+			t.Errorf("%s: an update takes it for level", name)
+		}
 	}
 }
 

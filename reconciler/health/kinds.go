@@ -32,6 +32,8 @@ func Judge(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 		return judgeService(m, body)
 	case schema.GroupKind{Kind: "PersistentVolumeClaim"}:
 		return judgeClaim(body)
+	case schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}:
+		return judgeAPIService(body)
 	case schema.GroupKind{Group: "config.openshift.io", Kind: "ClusterOperator"}:
 		return judgeClusterOperator(m, body)
 	case schema.GroupKind{Group: payload.Group, Kind: payload.KindNodeOS}:
@@ -124,6 +126,44 @@ func notApplicable(body *unstructured.Unstructured) bool {
 		}
 	}
 	return false
+}
+
+// judgeAPIService wants the API to be served: while it isn't, discovery fails
+// for everybody and no namespace can be deleted.
+func judgeAPIService(body *unstructured.Unstructured) Verdict {
+	if c := condition(body, "Available"); c.status != "True" {
+		return Verdict{Reason: "APIServiceNotAvailable", Message: c.words()}
+	}
+	return Verdict{Level: true}
+}
+
+// judgeStanding judges a workload that nobody changes just now. A rollout is
+// over when all of it is available; one that stands is well while enough of it
+// is: an autoscaler may add pods all the time, and the nodes of a pool are
+// drained one after the other for hours. A Deployment says itself what is
+// enough; of a DaemonSet and a StatefulSet half is.
+func judgeStanding(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+	v := Judge(m, body)
+	if v.Level || v.Failed || m.ID.Group != "apps" {
+		return v
+	}
+	var well bool
+	switch m.ID.Kind {
+	case "Deployment":
+		well = condition(body, "Available").status == "True"
+	case "DaemonSet":
+		well = 2*number(body, "status", "numberAvailable") >= number(body, "status", "desiredNumberScheduled")
+	case "StatefulSet":
+		wanted, found, err := unstructured.NestedInt64(body.Object, "spec", "replicas")
+		if !found || err != nil {
+			wanted = 1
+		}
+		well = 2*number(body, "status", "availableReplicas") >= wanted
+	}
+	if well && observed(body) {
+		return Verdict{Level: true}
+	}
+	return v
 }
 
 // judgeClaim takes a claim that nothing consumes yet for level: with the binding

@@ -30,9 +30,8 @@ type Monitor struct {
 }
 
 // NewMonitor makes a monitor of no object. report is called by Run, from one
-// goroutine, with each verdict that differs from the one before; an object is
-// taken for level before its first. Close the monitor when it isn't used any
-// more.
+// goroutine, with the first verdict of each object and with each that differs
+// from the one before. Close the monitor when it isn't used any more.
 func (c *Checker) NewMonitor(report func(m *payload.Manifest, v Verdict)) *Monitor {
 	m := &Monitor{checker: c, report: report, manifests: map[payload.ObjectID]*payload.Manifest{}, told: map[payload.ObjectID]Verdict{}}
 	m.sub = c.cache.Subscribe(func(id payload.ObjectID) bool { return m.manifest(id) != nil })
@@ -55,6 +54,7 @@ func (m *Monitor) Set(manifests []payload.Manifest) {
 	m.mu.Lock()
 	before := m.manifests
 	m.manifests = next
+	m.anew = true // The same verdict is another one for another release.
 	m.mu.Unlock()
 	for id := range before {
 		m.sub.Push(id) // Those that left are forgotten.
@@ -110,16 +110,12 @@ func (m *Monitor) look(ctx context.Context, id payload.ObjectID) {
 		delete(m.told, id)
 		return
 	}
-	v := m.checker.Check(ctx, manifest, "")
+	v := m.checker.standing(ctx, manifest)
 	switch v.Reason {
 	case ReasonNotObserved, ReasonNotFound, ReasonTerminating, ReasonUnwatchable:
 		return
 	}
-	before, known := m.told[id]
-	if !known {
-		before = Verdict{Level: true}
-	}
-	if v == before {
+	if before, known := m.told[id]; known && v == before {
 		return
 	}
 	m.told[id] = v
