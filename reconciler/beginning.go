@@ -5,6 +5,7 @@ package reconciler
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/accepted"
@@ -25,9 +26,28 @@ func (r *releases) beginning(name string) func(context.Context, worker.SyncWork)
 
 // chosenOf is what a new process needs to know of a release to go on with it.
 func chosenOf(d worker.Desired) accepted.Chosen {
-	c := accepted.Chosen{Version: d.Version, Image: d.Image, Path: d.Path}
+	c := accepted.Chosen{Version: d.Version, Image: d.Image, Path: d.Path, Selection: selectionText(d.Selection)}
 	if c.Path != "" {
 		c.Revision = d.Revision
 	}
 	return c
+}
+
+// selectionText is a selection as it is kept with what was chosen.
+func selectionText(s payload.Selection) string {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return "" // There is nothing in it that could fail.
+	}
+	return string(raw)
+}
+
+// selectionAs reads a kept selection; one that isn't there or can't be read is
+// the one that the spec has now.
+func selectionAs(text string, now payload.Selection) payload.Selection {
+	var s payload.Selection
+	if text == "" || json.Unmarshal([]byte(text), &s) != nil {
+		return now
+	}
+	return s
 }

@@ -58,6 +58,9 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	again := nextExpiry(&obj.Spec, facts.Now)
 	if rt != nil {
 		w := rt.worker.Status()
+		if err := r.remember(ctx, rt, &obj, w); err != nil {
+			return ctrl.Result{}, err
+		}
 		facts.Yielded = rt.yielded()
 		blockers, err := rt.checks.blockers(ctx, rt.worker.Accepted())
 		if err != nil {
@@ -71,15 +74,11 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		if !w.Desired.Empty() {
 			facts.Worker = w
 		}
-		if err := r.remember(ctx, &obj, w); err != nil {
-			return ctrl.Result{}, err
-		}
 		if wait := nextLongWait(w.Waits, facts.Now); wait > 0 && (again == 0 || wait < again) {
 			again = wait
 		}
-		if err := rt.leftOut.Keep(ctx, rt.worker.Accepted()); err != nil {
-			return ctrl.Result{}, err
-		}
+		// Nothing is decided by it, so that nothing waits for it either.
+		logOnce(r.releases.log.WithValues("release", obj.Name), rt.leftOut.Keep(ctx, rt.worker.Accepted()), "what the payload leaves out can't be kept")
 		if unknownYet(before, w, &facts) {
 			return ctrl.Result{RequeueAfter: again}, nil
 		}
@@ -148,12 +147,19 @@ func keptWhileWaiting(chosen *accepted.Chosen, desired worker.Desired) (worker.D
 	if chosen == nil {
 		return worker.Desired{}, false
 	}
-	if isChosen(chosen, desired) {
+	kept := desiredAs(chosen, desired.Selection)
+	if kept.Same(desired) {
 		return desired, true
 	}
+	return kept, true
+}
+
+// desiredAs is what was chosen, as it was asked for then. A store that doesn't
+// know what was selected takes what is selected now.
+func desiredAs(chosen *accepted.Chosen, now payload.Selection) worker.Desired {
 	return worker.Desired{
-		Version: chosen.Version, Image: chosen.Image, Path: chosen.Path, Revision: chosen.Revision, Selection: desired.Selection,
-	}, true
+		Version: chosen.Version, Image: chosen.Image, Path: chosen.Path, Revision: chosen.Revision, Selection: selectionAs(chosen.Selection, now),
+	}
 }
 
 // isChosen reports whether the release that is asked for is the one that is
@@ -295,6 +301,12 @@ func stateOf(record accepted.Release, desired worker.Desired) payload.State {
 		if unfinished, ok := payload.ParseState(record.Chosen.State); ok {
 			return unfinished
 		}
+	} else if c := record.Chosen; c != nil && c.State != "" {
+		// What is there is neither: the objects of c have begun to come.
+		if lower(desired.Version, c.Version) {
+			return payload.RollingBack
+		}
+		return payload.Updating
 	}
 	last := record.Completed[0]
 	if last.Version == desired.Version && last.Image == desired.Image && last.Path == desired.Path {
@@ -316,16 +328,20 @@ func lower(a, b string) bool {
 // remember keeps, apart from status, which release is being applied and which
 // became level: a new process goes on from it, rollbacks are judged by it, and
 // the high-water mark rises by it.
-func (r *releaseReconciler) remember(ctx context.Context, obj *v1alpha1.ClusterRelease, w *worker.SyncWorkerStatus) error {
+func (r *releaseReconciler) remember(ctx context.Context, rt *releaseRuntime, obj *v1alpha1.ClusterRelease, w *worker.SyncWorkerStatus) error {
 	if w == nil || w.Actual.Version == "" {
 		return nil
 	}
 	chosen := chosenOf(w.Actual.Desired)
 	if !w.Reconciling {
 		chosen.State = w.State.String()
-		chosen.Waits = longWaits(w.Waits, r.now())
 	}
-	if err := r.store.Choose(ctx, obj.Name, chosen, w.EnabledCapabilities); err != nil {
+	chosen.Waits = longWaits(w.Waits, r.now())
+	if before := r.store.Release(obj.Name).Chosen; before != nil && alikeWaits(before.Waits, chosen.Waits, r.now()) {
+		chosen.Waits = before.Waits
+	}
+	still := func() bool { return rt.worker.Status().Actual.Same(w.Actual.Desired) }
+	if err := r.store.ChooseWhile(ctx, obj.Name, chosen, w.EnabledCapabilities, still); err != nil {
 		return err
 	}
 	if w.Applied.Version == "" || !w.Reconciling {
@@ -367,6 +383,18 @@ func longWaits(clocks map[payload.ObjectID]worker.WaitClock, now time.Time) []ac
 		return cmp.Or(cmp.Compare(spent(b), spent(a)), waitedFor(a).Compare(waitedFor(b)))
 	})
 	return out[:min(len(out), accepted.MaxWaits)]
+}
+
+// alikeWaits reports whether both tell of the same waits, but for seconds: an
+// object that changes what it says of itself is no news.
+func alikeWaits(a, b []accepted.Wait, now time.Time) bool {
+	const seconds = 5 * time.Second
+	return slices.EqualFunc(a, b, func(x, y accepted.Wait) bool {
+		clock := func(w accepted.Wait) worker.WaitClock {
+			return worker.WaitClock{Spent: w.Spent.Duration, Running: w.Running}
+		}
+		return waitedFor(x) == waitedFor(y) && x.Running.IsZero() == y.Running.IsZero() && (clock(x).At(now)-clock(y).At(now)).Abs() < seconds
+	})
 }
 
 func waitedFor(w accepted.Wait) payload.ObjectID {

@@ -362,7 +362,7 @@ func seedOf(obj *v1alpha1.ClusterRelease) uint64 {
 func restoreOf(record accepted.Release, spec *v1alpha1.ClusterReleaseSpec) worker.Restore {
 	var out worker.Restore
 	if c := record.Chosen; c != nil {
-		out.Accepted = worker.Desired{Version: c.Version, Image: c.Image, Path: c.Path, Revision: c.Revision, Selection: selectionOf(spec)}
+		out.Accepted = desiredAs(c, selectionOf(spec))
 		out.State, out.Unfinished = payload.ParseState(c.State)
 		if len(c.Waits) > 0 {
 			out.Waits = make(map[payload.ObjectID]worker.WaitClock, len(c.Waits))
@@ -375,7 +375,7 @@ func restoreOf(record accepted.Release, spec *v1alpha1.ClusterReleaseSpec) worke
 		c := record.Completed[0]
 		out.Applied = worker.Desired{Version: c.Version, Image: c.Image, Path: c.Path, Selection: selectionOf(spec)}
 		if out.Accepted.Version == c.Version && out.Accepted.Image == c.Image && out.Accepted.Path == c.Path {
-			out.Applied.Revision = out.Accepted.Revision
+			out.Applied = out.Accepted
 		}
 	}
 	return out

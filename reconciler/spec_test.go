@@ -93,6 +93,10 @@ func TestUnfinishedWorkGoesOn(t *testing.T) {
 	if got := stateOf(record, worker.Desired{Version: "1.1.0", Image: "b"}); got != payload.Updating {
 		t.Errorf("another release begins as %v", got)
 	}
+	begun := accepted.Release{Chosen: &accepted.Chosen{Version: "1.1.0", Image: "b", State: "Updating"}, Completed: record.Completed}
+	if got := stateOf(begun, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.RollingBack {
+		t.Errorf("the way back from a release that was only begun begins as %v", got)
+	}
 	record.Chosen.Waits = []accepted.Wait{{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api", Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}
 	got := restoreOf(record, &v1alpha1.ClusterReleaseSpec{})
 	if !got.Unfinished || got.State != payload.RollingBack {
@@ -121,6 +125,37 @@ func TestWhatRunsIsKeptWhileADependencyIsNotReady(t *testing.T) {
 	}
 	if kept, ok := keptWhileWaiting(&accepted.Chosen{Version: "1.1.0", Image: "b"}, desired); !ok || !kept.Same(desired) {
 		t.Errorf("goes on with %+v, want what is asked for: it runs already", kept)
+	}
+	// The same version of other files, or selected otherwise, comes next too.
+	path := worker.Desired{Version: "1.0.0", Path: "site", Revision: "main@sha1:2"}
+	if kept, ok := keptWhileWaiting(&accepted.Chosen{Version: "1.0.0", Path: "site", Revision: "main@sha1:1"}, path); !ok || kept.Revision != "main@sha1:1" {
+		t.Errorf("goes on with %+v, want the revision that runs", kept)
+	}
+	desired.Selection.Profile = "edge"
+	chosen := chosenOf(worker.Desired{Version: "1.1.0", Image: "b", Selection: payload.Selection{Profile: "core"}})
+	if kept, ok := keptWhileWaiting(&chosen, desired); !ok || kept.Selection.Profile != "core" {
+		t.Errorf("goes on with %+v, want what was selected when it came", kept)
+	}
+}
+
+func TestAnObjectThatOnlySaysOtherWordsIsNoNews(t *testing.T) {
+	at := func(spent time.Duration, running time.Time) []accepted.Wait {
+		return []accepted.Wait{{Kind: "Pod", Name: "a", Spent: metav1.Duration{Duration: spent}, Running: running}}
+	}
+	for name, tc := range map[string]struct {
+		a, b []accepted.Wait
+		same bool
+	}{
+		"the clock went on":          {at(0, epoch.Add(-time.Minute)), at(time.Minute, epoch), true},
+		"the clock was stopped":      {at(0, epoch.Add(-time.Minute)), at(time.Minute, time.Time{}), false},
+		"the clock began anew":       {at(0, epoch.Add(-time.Minute)), at(0, epoch), false},
+		"another object":             {at(time.Minute, epoch), []accepted.Wait{{Kind: "Pod", Name: "b", Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}, false},
+		"nothing is waited for":      {at(time.Minute, epoch), nil, false},
+		"nothing was and nothing is": {nil, nil, true},
+	} {
+		if got := alikeWaits(tc.a, tc.b, epoch); got != tc.same {
+			t.Errorf("%s: %t, want %t", name, got, tc.same)
+		}
 	}
 }
 

@@ -123,9 +123,13 @@ type Chosen struct {
 	// "" once it was: going back to a completed release from one that was only
 	// begun is unfinished work.
 	State string `json:"state,omitempty"`
-	// Waits are the clocks of the objects that are waited for, so that a new
-	// process doesn't give them all their time again; at most MaxWaits.
+	// Waits are the clocks of the objects that are waited for, or that are ill
+	// where all was level, so that a new process doesn't give them all their
+	// time again; at most MaxWaits.
 	Waits []Wait `json:"waits,omitempty"`
+	// Selection is what was selected of the payload, as its owner writes it;
+	// "" in a store of before it was kept. The spec may select otherwise by now.
+	Selection string `json:"selection,omitempty"`
 }
 
 // MaxWaits bounds the waits that are remembered of one release.
@@ -395,7 +399,17 @@ func (s *Store) Complete(ctx context.Context, name, product string, done Complet
 // enabled with it, besides those that were before. Recording the same again
 // changes nothing.
 func (s *Store) Choose(ctx context.Context, name string, chosen Chosen, enabled []string) error {
+	return s.ChooseWhile(ctx, name, chosen, enabled, func() bool { return true })
+}
+
+// ChooseWhile is Choose for what was true a moment ago: still is asked once
+// nobody else writes, and what isn't true any more isn't recorded. The next
+// release may have begun meanwhile.
+func (s *Store) ChooseWhile(ctx context.Context, name string, chosen Chosen, enabled []string, still func() bool) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
+		if !still() {
+			return false
+		}
 		all := slices.Concat(r.Capabilities, enabled)
 		slices.Sort(all)
 		all = slices.Compact(all)

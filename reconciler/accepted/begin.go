@@ -13,7 +13,7 @@ import "context"
 func (s *Store) BeginRelease(ctx context.Context, name string, chosen Chosen) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
 		c := r.Chosen
-		same := c != nil && c.Version == chosen.Version && c.Image == chosen.Image && c.Path == chosen.Path && c.Revision == chosen.Revision
+		same := c != nil && c.Version == chosen.Version && c.Image == chosen.Image && c.Path == chosen.Path && c.Revision == chosen.Revision && c.Selection == chosen.Selection
 		if same && (chosen.State == "" || c.State != "") {
 			return false
 		}

@@ -79,7 +79,8 @@ type Restore struct {
 	// goes on in State.
 	Unfinished bool
 	State      payload.State
-	// Waits are the clocks of Accepted's objects.
+	// Waits are the clocks of Accepted's objects: of those that are waited for,
+	// or, where it was level, of those that are ill.
 	Waits map[payload.ObjectID]WaitClock
 }
 

@@ -44,7 +44,7 @@ func (c *core) startLoad(now time.Time) []action {
 	l.retryAt = time.Time{}
 	// What was accepted before this process began has passed its checks, and
 	// comparing it with nothing would only fail them.
-	level := c.accepted == nil && c.state == payload.Reconciling
+	level := c.accepted == nil && c.state == payload.Reconciling && (c.restore.Applied.Empty() || c.keeps(l.target))
 	check := !l.restoring && !level && !c.restore.Accepted.Same(l.target)
 	l.checked = check
 	current := Current{Overrides: c.overrides}
@@ -143,12 +143,13 @@ func (c *core) accept(e loaded, now time.Time) []action {
 	}
 	c.accepted = newAccepted(release, p)
 	c.clocks = map[payload.ObjectID]WaitClock{}
-	if before == nil && c.restore.Accepted.Same(release.Desired) {
+	if before == nil && c.restore.Unfinished && c.restore.Accepted.Same(release.Desired) {
 		maps.Copy(c.clocks, c.restore.Waits)
 	}
-	maps.DeleteFunc(c.ill, func(id payload.ObjectID, _ illness) bool { return c.accepted.manifest(id) == nil })
-	if before != nil || c.load.restoring {
-		c.state = c.stateFor(before)
+	c.state = c.stateFor(before)
+	c.ill = map[payload.ObjectID]illness{} // What is ill still is told again.
+	if before == nil && c.state == payload.Reconciling {
+		c.illBefore()
 	}
 	if c.load.restoring {
 		c.load = loading{number: c.load.number}
@@ -174,19 +175,34 @@ func (a *accepted) sameContent(r Release) bool {
 }
 
 // stateFor chooses the state of a newly accepted release that follows before.
+// The first one of a process follows what an earlier process left; without a
+// word of that it is as the caller of Update says.
 func (c *core) stateFor(before *accepted) payload.State {
+	version, was := c.accepted.Version, c.restore
 	switch {
 	case c.initial:
 		return payload.Initializing
-	case before == nil && c.restore.Unfinished && c.restore.Accepted.Same(c.accepted.Desired):
-		return c.restore.State
-	case before == nil && c.restore.Applied.Same(c.accepted.Desired):
+	case before != nil && older(version, before.Version):
+		return payload.RollingBack
+	case before != nil:
+		return payload.Updating
+	case was.Accepted.Empty() && was.Applied.Empty():
+		return c.state
+	case was.Unfinished && was.Accepted.Same(c.accepted.Desired):
+		return was.State
+	case c.keeps(c.accepted.Desired):
 		return payload.Reconciling
-	case before != nil && older(c.accepted.Version, before.Version):
+	case older(version, was.Accepted.Version), older(version, was.Applied.Version):
 		return payload.RollingBack
 	default:
 		return payload.Updating
 	}
+}
+
+// keeps reports whether the release is the one that an earlier process left
+// level.
+func (c *core) keeps(d Desired) bool {
+	return !c.restore.Unfinished && c.restore.Applied.Same(d)
 }
 
 // older reports whether a is a lower version than b; what isn't a version is

@@ -96,6 +96,7 @@ func (c *core) passed(e passed, now time.Time) {
 		return
 	}
 	stopped := c.pass.stopping
+	c.rest(now)
 	c.pass.running, c.pass.stopping, c.pass.waits = false, false, nil
 	if stopped {
 		// A new target, other overrides or a pause cut it short: it counts as
@@ -123,13 +124,16 @@ func (c *core) succeed(now time.Time) {
 		// write of status.
 		c.lastProgress = now
 	}
+	if c.state != payload.Reconciling {
+		c.spare(now)
+	}
 	c.completed++
 	c.attempt, c.failures = 0, 0
 	c.pass.step, c.pass.runLevel = StepWatch, -1
 	c.level = c.pass
 	c.state, c.initial, c.applied = payload.Reconciling, false, c.accepted
 	c.nextPass = now.Add(c.wait(c.interval))
-	if len(c.history) > 0 && c.history[0].State == HistoryPartial && c.history[0].Same(c.accepted.Desired) {
+	if len(c.history) > 0 && c.history[0].State == HistoryPartial && c.accepted.sameContent(c.history[0].Release) {
 		c.history = slices.Clone(c.history)
 		c.history[0].State, c.history[0].Ended = HistoryCompleted, now
 	}

@@ -181,6 +181,10 @@ func restored(t *testing.T, d *datadriven.TestData) Restore {
 	if name := arg(d, "waiting"); name != "" {
 		r.Waits = map[payload.ObjectID]WaitClock{object(name): {Spent: duration(t, arg(d, "spent"))}}
 	}
+	if name := arg(d, "ill"); name != "" {
+		since := newScript(Restore{}).start.Add(-duration(t, arg(d, "for")))
+		r.Waits = map[payload.ObjectID]WaitClock{object(name): {Running: since}}
+	}
 	return r
 }
 

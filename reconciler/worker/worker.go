@@ -322,8 +322,8 @@ type SyncWorkerStatus struct {
 	Failed int
 	// History are the releases started by this process, newest first.
 	History []HistoryFact
-	// Waits are the clocks of the objects that aren't level yet, for the next
-	// process.
+	// Waits are the clocks of the objects that aren't level yet, or of what is
+	// ill since, for the next process.
 	Waits map[payload.ObjectID]WaitClock
 	// Warnings of the accepted payload's load.
 	Warnings []string
