@@ -244,7 +244,7 @@ func acceptance(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) (accepted, 
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, w.Load.Failure.Reason()
 		accepted.Message = withRetry(w.Load.Failure, "it won't pass until the release, the trust policy or the cluster changes")
 		verified = refusedYetVerified(verified, accepted, w.Load)
-	case w.Actual.Version == f.Spec.Desired.Version && w.Actual.Image == f.Spec.Desired.Image && w.Actual.Path == f.Spec.Desired.Path:
+	case w.Actual.Version == f.Spec.Desired.Version && w.Actual.Image == f.Spec.Desired.Image && w.Actual.Path == f.Spec.Desired.Path && selected(w):
 		accepted.Status, accepted.Reason = metav1.ConditionTrue, ReasonAccepted
 		accepted.Message = fmt.Sprintf("%s was verified and loaded", w.Actual.Version)
 		// As the status has them: a process that goes on with a release doesn't
@@ -262,6 +262,12 @@ func acceptance(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) (accepted, 
 		}
 	}
 	return accepted, verified
+}
+
+// selected reports whether what is accepted has the manifests that are asked for
+// now: the same release may be asked for with another profile or capability.
+func selected(w *worker.SyncWorkerStatus) bool {
+	return w.Desired.Empty() || w.Actual.Selection.Equal(w.Desired.Selection)
 }
 
 // refusedYetVerified says of a refused release whether its signatures were

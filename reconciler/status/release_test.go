@@ -63,10 +63,17 @@ func TestReleaseConditions(t *testing.T) {
 	updating := level("1.1.0", imageA)
 	updating.Reconciling, updating.Done, updating.RunLevel = false, 2, 30
 	updating.Blocking = []worker.Blocking{{Object: payload.ObjectID{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api"}, Message: "2 of 3 updated"}}
+	otherwise := level("1.1.0", imageA)
+	otherwise.Desired = otherwise.Actual.Desired
+	otherwise.Desired.Selection.Profile = "edge"
 	for name, tc := range map[string]struct {
 		facts ReleaseFacts
 		want  string
 	}{
+		"the same release that is wanted with another profile isn't ready yet": {
+			ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: otherwise},
+			"Ready=False Reconciling=True Stalled=False Available=True Progressing=False Failing=False ReleaseAccepted=Unknown ReleaseVerified=Unknown",
+		},
 		"a level release is ready": {
 			ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: level("1.1.0", imageA)},
 			"Ready=True Reconciling=False Stalled=False Available=True Progressing=False Failing=False ReleaseAccepted=True ReleaseVerified=True",
