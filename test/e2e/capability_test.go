@@ -65,6 +65,7 @@ func waitImplicit(t *testing.T, w *world.World, asked []string, implicit ...stri
 // A capability that was enabled once can't be taken away: not by a spec that
 // asks for fewer, not by a restart, not by another version.
 func TestACapabilityOutlivesTheSpecAndTheProcess(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	declared := func(version, ref string, additional ...string) map[string]string {
 		text := declare("platform", version, ref) + "  capabilities: {baseline: None, additional: [" + strings.Join(additional, ", ") + "]}\n"

@@ -74,6 +74,7 @@ func driftRelease(t *testing.T, w *world.World) (world.Release, [][]drifting) {
 // TestDriftOfTwentyKindsIsRepaired edits an object of each kind and deletes
 // another one, as somebody with kubectl does.
 func TestDriftOfTwentyKindsIsRepaired(t *testing.T) {
+	t.Parallel()
 	w := newWorldWith(t, world.Options{Pods: true})
 	must(t, w.Control.AddNodes(t.Context(), 1, nil))
 	r, all := driftRelease(t, w)

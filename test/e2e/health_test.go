@@ -94,6 +94,7 @@ func blockedBy(t *testing.T, w *world.World, message string, waited bool) v1alph
 // resource: through an install, the death of the reconciler amid a wait, an
 // update, and an illness while nothing is applied.
 func TestAReleaseIsLevelWhenItsObjectsAre(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	s := &stable{w: w}
 	s.good = release(t, w, widgetRelease(first))

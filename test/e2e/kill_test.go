@@ -161,6 +161,7 @@ func levelled(version string, dropped ...string) world.Release {
 // update and of the rollback from it. A watch of the API server's own stream
 // tells when, and what was deleted.
 func TestKilledAnywhereItEndsTheSame(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 0)
 	s := &stable{w: w}
 	s.good = release(t, w, levelled(first, "probe-38", "probe-39"))

@@ -66,6 +66,7 @@ func killSeed(t *testing.T) uint64 {
 // object at the version that was asked for, each that left deleted once, the
 // others with the identity that they had, and no step ever taken back.
 func TestFiftyKillsLoseNothing(t *testing.T) {
+	t.Parallel()
 	k := &killing{stable: &stable{w: newWorld(t, 0)}, left: kills, deleted: map[string]int{}}
 	k.random = rand.New(rand.NewPCG(killSeed(t), 0))
 	k.good = release(t, k.w, levelled(first, "probe-38", "probe-39"))

@@ -100,6 +100,7 @@ type openshiftWorld struct {
 // a cluster that isn't that platform's: what can't be is told, all of it, and
 // what can be is applied; then the reasons are taken away, and it comes to rest.
 func TestARealPayloadOnARealServer(t *testing.T) {
+	t.Parallel()
 	tree := openshiftPayload(t)
 	o := &openshiftWorld{stable: &stable{w: newWorldWith(t, world.Options{Audit: true, Pods: true})}, tree: tree, overrides: map[payload.ObjectID]bool{}}
 	w := o.w

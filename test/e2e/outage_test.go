@@ -25,6 +25,7 @@ import (
 // TestOutagesStopNothingThatRuns takes away what the reconciler talks to, one
 // after the other.
 func TestOutagesStopNothingThatRuns(t *testing.T) {
+	t.Parallel()
 	s := newStable(t, 0)
 	t.Run("WithoutGitTheAcceptedStateIsKept", func(t *testing.T) { testGitOutage(t, s) })
 	t.Run("WithoutTheRegistryAnUpdateWaitsAndRepairGoesOn", func(t *testing.T) { testRegistryOutage(t, s) })

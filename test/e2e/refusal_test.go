@@ -15,6 +15,7 @@ import (
 // TestARefusedCommitChangesNothing pushes commits that must not be accepted,
 // one after the other: each is named with its cause, and 1.0.0 goes on.
 func TestARefusedCommitChangesNothing(t *testing.T) {
+	t.Parallel()
 	s := newStable(t, 0)
 	stranger := s.w.Path("stranger")
 	_, err := world.NewSSHKey(stranger, "stranger")
@@ -97,6 +98,7 @@ func TestARefusedCommitChangesNothing(t *testing.T) {
 // accepted, one after the other: each is named with its cause, and 1.0.0 goes
 // on.
 func TestARefusedReleaseChangesNothing(t *testing.T) {
+	t.Parallel()
 	s := newStable(t, 0)
 	w := s.w
 	wrongKey, err := w.NewSigningKey("wrong.key")

@@ -16,6 +16,7 @@ import (
 // TestAReleaseInARealOnesShapeComesToRest applies the release that the
 // measurements are about, beside an autoscaler and a webhook.
 func TestAReleaseInARealOnesShapeComesToRest(t *testing.T) {
+	t.Parallel()
 	w := newWorldWith(t, world.Options{Audit: true, Pods: true})
 	must(t, w.Control.AddNodes(t.Context(), 3, nil))
 	withStamper(t, w)

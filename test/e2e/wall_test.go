@@ -26,6 +26,7 @@ import (
 // TestTheWallsOfTrust plays attacks on the whole program, in sequence, each
 // named after the wall that it meets.
 func TestTheWallsOfTrust(t *testing.T) {
+	t.Parallel()
 	s := newStable(t, 0)
 	t.Run("Wall1APayloadChangesNoTrust", func(t *testing.T) { testWall1(t, s) })
 	t.Run("Wall2ASourceCannotLoosenItself", func(t *testing.T) { testWall2(t, s) })
