@@ -99,8 +99,9 @@ func mayMigrate(adopt []string, from string) func(*metav1.ManagedFieldsEntry) bo
 }
 
 // migrate moves the picked entries into that of manager. It returns nil if
-// there are none. The union keeps our entry's API version; without an entry
-// of ours it takes the first picked one's.
+// there are none. The union keeps our entry's API version and time; without an
+// entry of ours it takes the first picked one's version and no time: the time
+// of another's entry would say that we made the object (see madeBy).
 func migrate(entries []metav1.ManagedFieldsEntry, manager string, pick func(*metav1.ManagedFieldsEntry) bool) ([]metav1.ManagedFieldsEntry, error) {
 	union := fieldpath.NewSet()
 	var ours *metav1.ManagedFieldsEntry
@@ -116,7 +117,7 @@ func migrate(entries []metav1.ManagedFieldsEntry, manager string, pick func(*met
 			if ours == nil {
 				ours = &metav1.ManagedFieldsEntry{
 					Manager: manager, Operation: metav1.ManagedFieldsOperationApply,
-					APIVersion: e.APIVersion, FieldsType: e.FieldsType, Time: e.Time,
+					APIVersion: e.APIVersion, FieldsType: e.FieldsType,
 				}
 			}
 		default:

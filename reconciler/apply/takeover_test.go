@@ -141,3 +141,35 @@ func wantOwned(t *testing.T, tool string, do func() error) {
 		t.Errorf("err = %v, want a permanent %s that names %s", err, ReasonOwnedByOther, tool)
 	}
 }
+
+// The entry of a person is as old as the object. Moved to our manager, it must
+// not say that we made the object: then the next prune would delete it.
+func TestAnObjectWhoseFirstApplyFailedAfterItsFieldsWereMovedIsStillFound(t *testing.T) {
+	for name, restart := range map[string]bool{"TriedAgain": false, "TriedAgainByAnotherProcess": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.leave(foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
+			ms := r.manifests(webSet)[:2]
+			bad := r.manifests(strings.Replace(webSet, `b: "2"`, `"not a key": "2"`, 1))[:1]
+			must(t, r.engine.Begin(t.Context(), ms, nil))
+			var refused *Error
+			if _, err := r.engine.Apply(t.Context(), &bad[0], Updating); !errors.As(err, &refused) || refused.Reason() != ReasonResourceInvalid {
+				t.Fatalf("err = %v, want %s", err, ReasonResourceInvalid)
+			}
+			if !slices.ContainsFunc(r.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return isManager(&e, r.engine.Manager()) }) {
+				t.Fatal("the fields weren't moved before the apply")
+			}
+			if restart {
+				r.restart()
+			}
+			if ch := r.apply(ms, Updating)[0]; !ch.Adopted {
+				t.Errorf("%+v, want an adopted object", ch)
+			}
+			result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+			must(t, err)
+			if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+				t.Errorf("%+v, want the object that was found to stay", result)
+			}
+		})
+	}
+}
