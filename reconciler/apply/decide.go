@@ -56,7 +56,7 @@ func decide(en *entry, p *pace, m *payload.Manifest, manager string, view live.V
 	if j == Missing && (en.Finished || en.Failed) && view.State == live.Absent {
 		j = Done
 	}
-	d := decision{step: stepNone, judgement: j, failed: j == Done && (en.Failed || view.Failed)}
+	d := decision{step: stepNone, judgement: j, failed: j == Done && (en.Failed || view.Failed && view.Ended == en.UID)}
 	switch {
 	case m.CreateOnly:
 		if j == Missing && view.State == live.Absent {

@@ -72,3 +72,14 @@ func TestStepThatAnObjectNeeds(t *testing.T) {
 		})
 	}
 }
+
+func TestTheEndOfAJobIsNotThatOfTheNextOneOfItsName(t *testing.T) {
+	it := &item{id: payload.ObjectID{Group: "batch", Kind: "Job", Name: "x"}}
+	it.entry.setRecord(recorded())
+	if it.ends(live.View{State: live.Absent, AsOf: "99", Ended: "before", Finished: true}) || it.entry.Finished {
+		t.Error("a Job finished by the end of the one that it replaced")
+	}
+	if !it.ends(live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}) || !it.entry.Finished {
+		t.Error("a Job that finished doesn't count as finished")
+	}
+}

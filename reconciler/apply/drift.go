@@ -151,7 +151,8 @@ func (it *item) ends(view live.View) bool {
 	if it.id.Group != "batch" || it.id.Kind != "Job" {
 		return false
 	}
-	finished, failed := view.Finished, view.Failed
+	ours := view.Ended == it.entry.UID
+	finished, failed := ours && view.Finished, ours && view.Failed
 	if view.State == live.Present {
 		body := view.Object.Body
 		if view.Object.UID != it.entry.UID || body == nil {

@@ -106,7 +106,7 @@ func judgeAbsent(rec Record, view live.View) Judgement {
 	switch {
 	case rec.Epoch == view.Epoch && older(view.AsOf, rec.ResourceVersion):
 		return Level // The event of our own apply is still on its way.
-	case view.Finished || view.Failed:
+	case (view.Finished || view.Failed) && view.Ended == rec.UID:
 		return Done
 	default:
 		return Missing

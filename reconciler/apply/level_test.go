@@ -77,7 +77,8 @@ func TestRuleR1(t *testing.T) {
 		"a dying object is waited for":                                {deployment, shown("101", dying), Dying},
 		"absent since a newer version is missing":                     {deployment, live.View{State: live.Absent, AsOf: "101"}, Missing},
 		"absent as of an older version hasn't been seen yet":          {deployment, live.View{State: live.Absent, AsOf: "99"}, Level},
-		"a Job that finished and is gone is done":                     {deployment, live.View{State: live.Absent, AsOf: "101", Finished: true}, Done},
+		"a Job that finished and is gone is done":                     {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}, Done},
+		"a Job whose predecessor finished is missing":                 {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "before", Finished: true}, Missing},
 		"an unwatched kind isn't known":                               {deployment, live.View{}, Unseen},
 		"absence in another epoch is missing whatever the version is": {deployment, live.View{State: live.Absent, AsOf: "99", Epoch: 1}, Missing},
 	} {

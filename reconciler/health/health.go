@@ -124,10 +124,11 @@ func (c *Checker) check(ctx context.Context, m *payload.Manifest, since string, 
 
 func absent(view live.View, since string) Verdict {
 	switch {
+	case older(view.AsOf, since):
+		// The end of a Job that it shows is that of the one before.
+		return Verdict{Reason: ReasonNotObserved, Message: "the watch hasn't shown the object yet"}
 	case view.Finished:
 		return Verdict{Level: true}
-	case older(view.AsOf, since):
-		return Verdict{Reason: ReasonNotObserved, Message: "the watch hasn't shown the object yet"}
 	default:
 		return Verdict{Reason: ReasonNotFound, Message: "the object isn't there any more; it's applied anew"}
 	}

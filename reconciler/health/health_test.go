@@ -365,6 +365,9 @@ func TestOldStatesAreNotJudged(t *testing.T) {
 	if v := absent(live.View{State: live.Absent, AsOf: "11"}, "10"); v.Reason != ReasonNotFound {
 		t.Errorf("absent: %+v", v)
 	}
+	if v := absent(live.View{State: live.Absent, AsOf: "9", Finished: true}, "10"); v.Level || v.Reason != ReasonNotObserved {
+		t.Errorf("absent as of the end of the Job before: %+v", v)
+	}
 	if v := absent(live.View{State: live.Absent, AsOf: "11", Finished: true}, "10"); !v.Level {
 		t.Errorf("a finished Job that is gone: %+v", v)
 	}

@@ -56,7 +56,7 @@ type kind struct {
 	tracked  map[key]interest
 	bodies   bool
 	objects  map[key]*Object
-	ended    map[key]ending
+	ended    map[key]end
 	asOf     string
 	epoch    int
 	synced   bool
@@ -68,7 +68,7 @@ type kind struct {
 func newKind(gk schema.GroupKind, version string, h *hub) *kind {
 	return &kind{
 		gk: gk, version: version, hub: h,
-		tracked: map[key]interest{}, objects: map[key]*Object{}, ended: map[key]ending{},
+		tracked: map[key]interest{}, objects: map[key]*Object{}, ended: map[key]end{},
 		changed: make(chan struct{}),
 	}
 }
@@ -142,7 +142,7 @@ func (k *kind) get(at key) View {
 		return View{State: Present, Object: o, AsOf: k.asOf, Epoch: k.epoch}
 	}
 	ended := k.ended[at]
-	return View{State: Absent, AsOf: k.asOf, Epoch: k.epoch, Finished: ended == completed, Failed: ended == failed}
+	return View{State: Absent, AsOf: k.asOf, Epoch: k.epoch, Ended: ended.uid, Finished: ended.how == completed, Failed: ended.how == failed}
 }
 
 func (k *kind) state() (synced bool, changed <-chan struct{}, failure error) {
@@ -375,8 +375,8 @@ func (s *turnStore) Delete(obj any) error {
 		return nil
 	}
 	if _, tracked := k.tracked[at]; tracked {
-		if ended := endingOf(k.gk, body); ended != running {
-			k.ended[at] = ended
+		if how := endingOf(k.gk, body); how != running {
+			k.ended[at] = end{meta.GetUID(), how}
 		}
 	}
 	delete(k.objects, at)

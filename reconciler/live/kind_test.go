@@ -96,7 +96,7 @@ func TestFinishedJobThatGoesIsRememberedUntilItComesBack(t *testing.T) {
 	ok(t, s.Replace([]any{job("done", "1", true), job("killed", "2", false)}, "2"))
 	ok(t, s.Delete(job("done", "3", true)))
 	ok(t, s.Delete(job("killed", "4", false)))
-	if v := s.kind.get(key{"", "done"}); v.State != Absent || !v.Finished {
+	if v := s.kind.get(key{"", "done"}); v.State != Absent || !v.Finished || v.Ended != "u" {
 		t.Errorf("%+v, want a finished absence", v)
 	}
 	if v := s.kind.get(key{"", "killed"}); v.State != Absent || v.Finished {

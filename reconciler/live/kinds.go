@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
 )
@@ -68,6 +69,12 @@ const (
 	completed
 	failed
 )
+
+// end is how one Job came to its end.
+type end struct {
+	uid types.UID
+	how ending
+}
 
 // endingOf says how body, a Job, came to its end. Any other kind runs for ever.
 func endingOf(gk schema.GroupKind, body *unstructured.Unstructured) ending {

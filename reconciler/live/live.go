@@ -29,6 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -62,6 +63,9 @@ type View struct {
 	// Epoch counts how often the versions of the kind went back, as they do
 	// when etcd is restored: versions of two epochs don't compare.
 	Epoch int
+	// Ended is the UID of the absent Job that Finished and Failed tell of:
+	// another one may have been made of its name that wasn't seen yet.
+	Ended types.UID
 	// Finished tells of an absent Job that it had completed when it was last
 	// seen: what its TTL removed isn't missing.
 	Finished bool
