@@ -53,8 +53,8 @@ func decide(en *entry, p *pace, m *payload.Manifest, manager string, view live.V
 		return decision{step: stepFirst, judgement: Missing, changed: true}
 	}
 	j := p.remember(Judge(en.record(), groupKind(m.ID), manager, view))
-	if j == Missing && (en.Finished || en.Failed) && view.State == live.Absent {
-		j = Done
+	if (en.Finished || en.Failed) && (j == Missing && view.State == live.Absent || j == Unseen) {
+		j = Done // Its TTL removes it; a watch that is down doesn't show that it isn't there.
 	}
 	d := decision{step: stepNone, judgement: j, failed: j == Done && (en.Failed || view.Failed && view.Ended == en.UID)}
 	switch {
