@@ -209,6 +209,9 @@ func (e *Engine) firstSight(ctx context.Context, m *payload.Manifest, t target) 
 	if err := e.mayAdopt(m.ID, o, from); err != nil {
 		return nil, err
 	}
+	if m.CreateOnly {
+		return o, nil // It is left as it is.
+	}
 	e.mu.RLock()
 	pick := mayMigrate(e.adopt, from)
 	e.mu.RUnlock()

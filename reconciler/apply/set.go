@@ -182,12 +182,18 @@ type job struct {
 	// made tells that an earlier process created the object and could not
 	// say so any more.
 	made bool
+	// spared is the object of a create-only manifest, which was there already
+	// and is left as it is.
+	spared *metav1.PartialObjectMetadata
 }
 
 // write applies the manifest and records the answer.
 func (e *Engine) write(ctx context.Context, j *job) (Change, error) {
 	if err := e.prepare(ctx, j); err != nil {
 		return Change{}, err
+	}
+	if j.spared != nil {
+		return e.record(j, j.spared), nil
 	}
 	answer, err := e.send(ctx, j)
 	if err != nil {
@@ -230,7 +236,7 @@ func (e *Engine) alone(m *payload.Manifest, o *live.Object) error {
 // set doesn't know, takes people's fields over, yields contested ones, and
 // hands over what it won't send any more.
 func (e *Engine) prepare(ctx context.Context, j *job) error {
-	if j.decision.step == stepFirst {
+	if j.decision.step == stepFirst || j.m.CreateOnly {
 		return e.meet(ctx, j)
 	}
 	if err := e.find(ctx, j); err != nil {
@@ -258,17 +264,23 @@ func (e *Engine) prepare(ctx context.Context, j *job) error {
 	return nil
 }
 
-// meet looks at an object that the set never applied.
+// meet looks at an object that the set never applied. One of a create-only
+// manifest is asked for even if the watch, which may be late, doesn't show it:
+// a patch would overwrite it.
 func (e *Engine) meet(ctx context.Context, j *job) error {
-	if j.view.State == live.Absent {
+	if j.view.State == live.Absent && !j.m.CreateOnly {
 		return nil
 	}
 	o, err := e.firstSight(ctx, j.m, j.t)
 	j.exists = o != nil
 	j.made = o != nil && madeBy(o, e.manager)
-	if err == nil && o != nil && o.DeletionTimestamp != nil {
+	switch {
+	case err != nil || o == nil:
+	case o.DeletionTimestamp != nil:
 		_, err = e.awaitGone(ctx, j.m.ID, j.t, live.Summarize(o))
 		j.exists = false
+	case j.m.CreateOnly:
+		j.spared = o
 	}
 	return err
 }
@@ -541,9 +553,8 @@ func (e *Engine) record(j *job, answer *metav1.PartialObjectMetadata) Change {
 	en, now := &j.it.entry, e.cfg.Now()
 	action := e.actionLocked(j, o, now)
 	before := en.record()
-	if j.decision.step == stepFirst || j.created {
-		en.Created = j.created || j.made || en.Created && before.UID == o.UID
-	}
+	// An object that others made in place of ours is theirs.
+	en.Created = j.created || j.made || en.Created && before.UID == o.UID
 	if o.UID != before.UID || j.decision.changed {
 		en.Finished, en.Failed = false, false
 	}
@@ -565,6 +576,8 @@ func (e *Engine) actionLocked(j *job, o *live.Object, now time.Time) Action {
 	switch {
 	case j.replaced:
 		return Replaced
+	case j.spared != nil:
+		return Unchanged
 	case j.decision.step == stepFirst || j.decision.changed:
 		if j.created {
 			return Created

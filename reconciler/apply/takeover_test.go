@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
 // foundObject is a ConfigMap that another tool left.
@@ -171,5 +173,63 @@ func TestAnObjectWhoseFirstApplyFailedAfterItsFieldsWereMovedIsStillFound(t *tes
 				t.Errorf("%+v, want the object that was found to stay", result)
 			}
 		})
+	}
+}
+
+func TestAnObjectOfACreateOnlyManifestThatExistsIsLeftAsItIs(t *testing.T) {
+	r := newRig(t)
+	r.leave(foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
+	text := strings.Replace(webSet, "name: settings, namespace: NS", `name: settings, namespace: NS, annotations: {release.openshift.io/create-only: "true"}`, 1)
+	ms := r.manifests(text)[:2]
+	if !ms[0].CreateOnly {
+		t.Fatal("no create-only manifest")
+	}
+	before := r.get(ms[0].ID)
+	untouched := func(when string) {
+		t.Helper()
+		if diff := cmp.Diff(before.Object, r.get(ms[0].ID).Object); diff != "" {
+			t.Errorf("%s: the object (-want +got):\n%s", when, diff)
+		}
+	}
+	if ch := r.apply(ms, Updating)[0]; ch.Action != Unchanged || !ch.Adopted || ch.UID != string(before.GetUID()) {
+		t.Errorf("%+v, want the object that was there", ch)
+	}
+	untouched("the first apply")
+	r.restart()
+	if ch := r.apply(ms, Updating)[0]; ch.Action != Unchanged || !ch.Adopted {
+		t.Errorf("after a restart: %+v, want the object that was there", ch)
+	}
+	untouched("after a restart")
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+	must(t, err)
+	if len(result.Orphaned) != 1 {
+		t.Errorf("%+v, want the object to stay", result)
+	}
+	untouched("after the release dropped it")
+}
+
+// A watch that is down is not trusted to show what others made meanwhile.
+func TestACreateOnlyObjectThatTheWatchDoesNotShowIsLeftAsItIs(t *testing.T) {
+	r := newRig(t)
+	text := strings.Replace(webSet, "name: settings, namespace: NS", `name: settings, namespace: NS, annotations: {release.openshift.io/create-only: "true"}`, 1)
+	ms := r.manifests(text)[:1]
+	r.apply(ms, Updating)
+	r.seen(ms)
+	it := r.engine.item(ms[0].ID)
+	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
+	r.leave(foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
+	before := r.get(ms[0].ID)
+	where, err := r.engine.locate(t.Context(), &ms[0])
+	must(t, err)
+	gone := live.View{State: live.Absent, AsOf: before.GetResourceVersion()}
+	it.busy.Lock()
+	ch, err := r.engine.write(t.Context(), &job{it: it, m: &ms[0], t: where, view: gone, decision: decision{step: stepApply, judgement: Missing}})
+	it.busy.Unlock()
+	must(t, err)
+	if diff := cmp.Diff(before.Object, r.get(ms[0].ID).Object); diff != "" {
+		t.Errorf("the object (-want +got):\n%s", diff)
+	}
+	if !ch.Adopted || ch.UID != string(before.GetUID()) {
+		t.Errorf("%+v, want the object of others, which isn't ours to prune", ch)
 	}
 }
