@@ -242,6 +242,11 @@ func (e *Engine) prepare(ctx context.Context, j *job) error {
 	if err := e.find(ctx, j); err != nil {
 		return err
 	}
+	if j.exists && !e.known(j) {
+		err := e.meet(ctx, j)
+		e.reconsiderYields(j)
+		return err
+	}
 	e.reconsiderYields(j)
 	if !j.exists {
 		return nil
@@ -283,6 +288,14 @@ func (e *Engine) meet(ctx context.Context, j *job) error {
 		j.spared = o
 	}
 	return err
+}
+
+// known reports whether the object is the one that was recorded, not one that
+// others made of its name.
+func (e *Engine) known(j *job) bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return j.seen.UID == j.it.entry.UID
 }
 
 // find tells whether the object exists. One of a kind that isn't watched is
@@ -391,7 +404,7 @@ func (e *Engine) patch(ctx context.Context, j *job, body []byte) (*metav1.Partia
 		answer, created, err := e.wire.patch(ctx, j.t, types.ApplyPatchType, body, opts)
 		if err == nil {
 			e.cfg.Metrics.request("apply", appliedAs(created, answer, j))
-			j.created = created
+			j.created = j.created || created
 			return answer, nil
 		}
 		e.cfg.Metrics.request("apply", "error")

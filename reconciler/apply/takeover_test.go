@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
@@ -216,6 +217,7 @@ func TestACreateOnlyObjectThatTheWatchDoesNotShowIsLeftAsItIs(t *testing.T) {
 	r.apply(ms, Updating)
 	r.seen(ms)
 	it := r.engine.item(ms[0].ID)
+	r.engine.sub.Close() // Nobody repairs it in between.
 	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
 	r.leave(foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
 	before := r.get(ms[0].ID)
@@ -232,4 +234,48 @@ func TestACreateOnlyObjectThatTheWatchDoesNotShowIsLeftAsItIs(t *testing.T) {
 	if !ch.Adopted || ch.UID != string(before.GetUID()) {
 		t.Errorf("%+v, want the object of others, which isn't ours to prune", ch)
 	}
+}
+
+func TestAnObjectThatOthersMadeInPlaceOfOursIsTheirs(t *testing.T) {
+	replace := func(r *rig, id payload.ObjectID, f foundObject) {
+		r.engine.sub.Close() // Nobody repairs it in between.
+		must(t, r.resource(id).Delete(t.Context(), id.Name, metav1.DeleteOptions{}))
+		r.leave(f)
+		r.shows(r.get(id), id)
+	}
+	t.Run("AndStaysWhenTheReleaseDropsIt", func(t *testing.T) {
+		r := newRig(t)
+		ms := r.manifests(webSet)[:2]
+		r.apply(ms, Updating)
+		replace(r, ms[0].ID, foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
+		ch := r.apply(ms, Reconciling)[0]
+		data, _ := r.get(ms[0].ID).Object["data"].(map[string]any)
+		if diff := cmp.Diff(map[string]any{"a": "1", "b": "2"}, data); diff != "" || !ch.Adopted {
+			t.Errorf("%+v, want it taken over; data (-want +got):\n%s", ch, diff)
+		}
+		result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+		must(t, err)
+		if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+			t.Errorf("%+v, want the object of others to stay", result)
+		}
+	})
+	t.Run("AndIsTakenOverWithConsentOnly", func(t *testing.T) {
+		r := newRig(t)
+		ms := r.manifests(webSet)[:2]
+		r.apply(ms, Updating)
+		replace(r, ms[0].ID, foundObject{manager: "helm", operation: metav1.ManagedFieldsOperationUpdate})
+		wantOwned(t, "helm", func() error {
+			_, err := r.engine.Apply(t.Context(), &ms[0], Reconciling)
+			return err
+		})
+		if a := r.get(ms[0].ID).Object["data"].(map[string]any)["a"]; a != "0" {
+			t.Errorf("data.a is %q: the object was written", a)
+		}
+		r.engine.Adopt([]string{"helm"})
+		ch, err := r.engine.Apply(t.Context(), &ms[0], Reconciling)
+		must(t, err)
+		if !ch.Adopted {
+			t.Errorf("%+v, want an adopted object", ch)
+		}
+	})
 }
