@@ -200,18 +200,33 @@ func (e *Engine) write(ctx context.Context, j *job) (Change, error) {
 		e.refuse(j)
 		return Change{}, err
 	}
-	o := live.Summarize(answer)
-	if o.Deleting {
+	if o := live.Summarize(answer); o.Deleting {
 		// An apply to a dying object succeeds without effect.
-		if _, err := e.awaitGone(ctx, j.m.ID, j.t, o); err != nil {
+		if j.view, err = e.awaitGone(ctx, j.m.ID, j.t, o); err != nil {
 			return Change{}, err
+		}
+		// What comes after it has nothing of it: no fields that others hold.
+		j.seen, j.before, j.exists = nil, nil, false
+		if err := e.prepare(ctx, j); err != nil {
+			return Change{}, err
+		}
+		if j.spared != nil {
+			return e.record(j, j.spared), nil
 		}
 		if answer, err = e.send(ctx, j); err != nil {
 			return Change{}, err
 		}
-		o = live.Summarize(answer)
 	}
-	if err := e.alone(j.m, o); err != nil {
+	if j.created && j.exists {
+		// It went after it was looked at, so that what was left out of the
+		// patch is nobody's.
+		j.exists = false
+		e.reconsiderYields(j)
+		if answer, err = e.send(ctx, j); err != nil {
+			return Change{}, err
+		}
+	}
+	if err := e.alone(j.m, live.Summarize(answer)); err != nil {
 		return Change{}, err
 	}
 	if answer, err = e.giveUp(ctx, j, answer); err != nil {

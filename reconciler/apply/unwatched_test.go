@@ -42,3 +42,48 @@ func (c *counter) peek() []string {
 	defer c.mu.Unlock()
 	return append([]string(nil), c.seen...)
 }
+
+// The fields that the dying object's others hold are no reason to leave them out
+// of the one that comes after it.
+func TestWhatComesAfterADyingObjectHasAllItsFields(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(ignoring(scaledText))
+	r.apply(ms, Updating)
+	uid := r.get(ms[0].ID).GetUID()
+	r.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
+	background := metav1.DeletePropagationBackground
+	must(t, r.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: &background}))
+	r.wait = patience
+	r.blind()
+	next := r.manifests(strings.Replace(ignoring(scaledText), "web:1", "web:2", 1))
+	done := make(chan error, 1)
+	go func() { _, err := r.engine.Apply(t.Context(), &next[0], Updating); done <- err }()
+	r.await("the apply to see that the object dies", func() bool { return count(r.requests.peek(), "GET") > 4 })
+	r.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
+	must(t, <-done)
+	if r.get(ms[0].ID).GetUID() == uid {
+		t.Fatal("the object is the old one")
+	}
+	r.wantReplicas(ms[0].ID, 3, "of the object that came after the dying one")
+}
+
+func TestAnObjectThatGoesWhileItIsAppliedIsMadeWithAllItsFields(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(ignoring(scaledText))
+	r.apply(ms, Updating)
+	r.seen(ms)
+	r.engine.sub.Close() // Nobody repairs it in between.
+	view := r.cache.Get(ms[0].ID)
+	must(t, r.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	where, err := r.engine.locate(t.Context(), &ms[0])
+	must(t, err)
+	it := r.engine.item(ms[0].ID)
+	it.busy.Lock()
+	ch, err := r.engine.write(t.Context(), &job{it: it, m: &ms[0], t: where, view: view, decision: decision{step: stepVerify, judgement: Unclear}})
+	it.busy.Unlock()
+	must(t, err)
+	if ch.UID == string(view.Object.UID) || ch.Adopted {
+		t.Errorf("%+v, want a new object that the set made", ch)
+	}
+	r.wantReplicas(ms[0].ID, 3, "of the object that was made anew")
+}
