@@ -200,7 +200,7 @@ func (r *releases) get(name string) *releaseRuntime {
 func (r *releases) ensure(ctx context.Context, obj *v1alpha1.ClusterRelease) (*releaseRuntime, error) {
 	account := accountOf(obj.Spec.ServiceAccountName)
 	// Before the first write: the end may come while nobody looks.
-	if err := r.store.SetEnd(ctx, obj.Name, string(obj.Spec.DeletionPolicy), account); err != nil {
+	if err := r.store.SetEnd(ctx, obj.Name, string(obj.Spec.DeletionPolicy), account, leftToPeople(&obj.Spec, r.opts.Now())...); err != nil {
 		return nil, err
 	}
 	if rt := r.get(obj.Name); rt != nil {
@@ -409,9 +409,19 @@ func (r *releases) end(name string) {
 	}
 }
 
+// leftToPeople names the objects that the overrides in force leave to people.
+func leftToPeople(spec *v1alpha1.ClusterReleaseSpec, now time.Time) []accepted.Object {
+	var out []accepted.Object
+	for _, o := range overridesOf(spec, now) {
+		out = append(out, accepted.Object(o.ID))
+	}
+	return out
+}
+
 // remove forgets a ClusterRelease that was deleted, also while no process ran,
 // and whose runtime has ended. Its objects stay unless its deletion policy, as
-// the source said it last, is Prune. After an error it is to be called again.
+// the source said it last, is Prune; those that overrides left to people stay even
+// then. After an error it is to be called again.
 func (r *releases) remove(ctx context.Context, name string) error {
 	record, known := r.store.Releases()[name]
 	if !known {
@@ -423,7 +433,11 @@ func (r *releases) remove(ctx context.Context, name string) error {
 	}
 	defer engine.Close()
 	if record.Deletion == string(v1alpha1.DeletionPrune) {
-		if _, err := engine.Prune(ctx, nil, apply.PruneOptions{All: true}); err != nil {
+		keep := map[payload.ObjectID]bool{}
+		for _, o := range record.Unmanaged {
+			keep[payload.ObjectID(o)] = true
+		}
+		if _, err := engine.Prune(ctx, keep, apply.PruneOptions{All: true}); err != nil {
 			return fmt.Errorf("delete the objects of ClusterRelease/%s: %w", name, err)
 		}
 	}

@@ -125,6 +125,30 @@ func TestAReleaseDeletedWhileNobodyLookedEndsAsItsSourceSaid(t *testing.T) {
 	}
 }
 
+func TestAReleaseThatEndsLeavesToPeopleWhatOverridesLeftToThem(t *testing.T) {
+	b := newBench(t)
+	applier(t, b.kube)
+	obj := applied(b, "overridden")
+	release := &v1alpha1.ClusterRelease{ObjectMeta: metav1.ObjectMeta{Name: "overridden"}}
+	release.Spec.DeletionPolicy = v1alpha1.DeletionPrune
+	release.Spec.Overrides = []v1alpha1.Override{{Kind: "ConfigMap", Namespace: obj.Namespace, Name: obj.Name, Unmanaged: true, Reason: "edited by hand"}}
+	rr := newReleasesOf(b)
+	rt := runtimeOf(b, rr, "overridden")
+	rt.serviceAccount = accountOf("")
+	rr.byName["overridden"] = rt
+	_, err := rr.ensure(t.Context(), release)
+	must(t, err)
+	rt.engine.Close()
+	b.reload()
+	must(t, newReleasesOf(b).remove(t.Context(), "overridden"))
+	if !exists(b, obj) {
+		t.Error("the object that an override left to people was deleted with the release")
+	}
+	if _, known := b.store.Releases()["overridden"]; known {
+		t.Error("the release is remembered")
+	}
+}
+
 // Deleting a declared object by hand is an edit: its source makes it anew.
 func TestAReleaseDeletedByHandKeepsItsObjects(t *testing.T) {
 	b := newBench(t)

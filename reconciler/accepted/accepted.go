@@ -105,6 +105,9 @@ type Release struct {
 	// looked.
 	Deletion       string `json:"deletion,omitempty"`
 	ServiceAccount string `json:"serviceAccount,omitempty"`
+	// Unmanaged are the objects that overrides left to people, sorted, at most
+	// MaxUnmanaged: they stay whatever Deletion says.
+	Unmanaged []Object `json:"unmanaged,omitempty"`
 	// Pools are the spec hashes of the NodeOS objects that its payloads
 	// declared, by name, as they were met last. A payload on its way doesn't
 	// orphan a rollout that the one before it began.
@@ -130,6 +133,18 @@ type Chosen struct {
 	// Selection is what was selected of the payload, as its owner writes it;
 	// "" in a store of before it was kept. The spec may select otherwise by now.
 	Selection string `json:"selection,omitempty"`
+}
+
+// MaxUnmanaged bounds the objects that are remembered as left to people: what a
+// ClusterRelease may name.
+const MaxUnmanaged = 100
+
+// Object names an object.
+type Object struct {
+	Group     string `json:"group,omitempty"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
 }
 
 // MaxWaits bounds the waits that are remembered of one release.
@@ -371,6 +386,7 @@ func (s *Store) Release(name string) Release {
 	defer s.mu.Unlock()
 	r := s.doc.Releases[name]
 	r.Completed, r.Capabilities = slices.Clone(r.Completed), slices.Clone(r.Capabilities)
+	r.Unmanaged = slices.Clone(r.Unmanaged)
 	return r
 }
 
@@ -422,13 +438,16 @@ func (s *Store) ChooseWhile(ctx context.Context, name string, chosen Chosen, ena
 }
 
 // SetEnd records what is to become of a release's objects when it is deleted,
-// and who may do that.
-func (s *Store) SetEnd(ctx context.Context, name, deletion, serviceAccount string) error {
+// who may do that, and which objects are left to people, sorted.
+func (s *Store) SetEnd(ctx context.Context, name, deletion, serviceAccount string, unmanaged ...Object) error {
+	if len(unmanaged) > MaxUnmanaged {
+		return fmt.Errorf("ClusterRelease/%s leaves %d objects to people; at most %d can be remembered: remove some of spec.overrides", name, len(unmanaged), MaxUnmanaged)
+	}
 	return s.editRelease(ctx, name, func(r *Release) bool {
-		if r.Deletion == deletion && r.ServiceAccount == serviceAccount {
+		if r.Deletion == deletion && r.ServiceAccount == serviceAccount && slices.Equal(r.Unmanaged, unmanaged) {
 			return false
 		}
-		r.Deletion, r.ServiceAccount = deletion, serviceAccount
+		r.Deletion, r.ServiceAccount, r.Unmanaged = deletion, serviceAccount, slices.Clone(unmanaged)
 		return true
 	})
 }

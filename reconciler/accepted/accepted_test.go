@@ -167,7 +167,7 @@ func TestWhatAReleaseLeavesBehindSurvivesARestart(t *testing.T) {
 	if err := first.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := first.SetEnd(t.Context(), "platform", "Prune", "applier"); err != nil {
+	if err := first.SetEnd(t.Context(), "platform", "Prune", "applier", Object{Kind: "ConfigMap", Namespace: "web", Name: "edited"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.SetPool(t.Context(), "platform", "workers", "sha256:aa"); err != nil {
@@ -177,7 +177,7 @@ func TestWhatAReleaseLeavesBehindSurvivesARestart(t *testing.T) {
 	if err := second.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := Release{Deletion: "Prune", ServiceAccount: "applier", Pools: map[string]string{"workers": "sha256:aa"}}
+	want := Release{Deletion: "Prune", ServiceAccount: "applier", Unmanaged: []Object{{Kind: "ConfigMap", Namespace: "web", Name: "edited"}}, Pools: map[string]string{"workers": "sha256:aa"}}
 	if diff := cmp.Diff(want, second.Release("platform")); diff != "" {
 		t.Errorf("release after a restart (-want +got):\n%s", diff)
 	}
