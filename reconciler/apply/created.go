@@ -5,11 +5,11 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/payload"
@@ -64,33 +64,45 @@ func (e *Engine) Level(ctx context.Context, m *payload.Manifest) (bool, error) {
 // with the first change. What can't be found out now is asked again when the
 // object is to go.
 func (e *Engine) recallAll(ctx context.Context) {
-	e.mu.RLock()
-	var unsure []entry
-	for _, it := range e.items {
-		if !it.entry.applied() {
-			unsure = append(unsure, it.entry)
+	all, _ := e.leaving(nil)
+	all = slices.DeleteFunc(all, func(en entry) bool {
+		if en.applied() {
+			return true
 		}
+		// To find out whether a kind is gone costs a discovery each: not now.
+		_, err := e.cfg.Live.Mapping(en.gvk().GroupKind().WithVersion(""))
+		return live.IsNoMatch(err)
+	})
+	if err := e.recallEach(ctx, all); err != nil {
+		e.cfg.Log.Info("who made some objects can't be told yet", "problem", err.Error())
 	}
-	e.mu.RUnlock()
+}
+
+// recallEach completes those entries that have no record, in place and in the
+// inventory. It returns the joined errors of those it can't tell of.
+func (e *Engine) recallEach(ctx context.Context, entries []entry) error {
 	var group errgroup.Group
 	group.SetLimit(DefaultConcurrency)
-	for _, en := range unsure {
-		group.Go(func() error {
-			known, err := e.recall(ctx, en)
-			if err != nil {
-				e.cfg.Log.Info("who made an object can't be told yet", "object", en.id().String(), "problem", err.Error())
+	failures := make([]error, len(entries))
+	for i := range entries {
+		if en := &entries[i]; !en.applied() {
+			group.Go(func() error {
+				*en, failures[i] = e.recall(ctx, *en)
 				return nil
-			}
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			if it := e.items[en.id()]; it != nil && known.applied() && !it.entry.applied() {
-				it.entry.UID, it.entry.Created = known.UID, known.Created
-				e.store.touch(it)
-			}
-			return nil
-		})
+			})
+		}
 	}
 	_ = group.Wait() // None of them returns an error.
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range entries {
+		known := &entries[i]
+		if it := e.items[known.id()]; it != nil && known.applied() && !it.entry.applied() {
+			it.entry.UID, it.entry.Created = known.UID, known.Created
+			e.store.touch(it)
+		}
+	}
+	return errors.Join(failures...)
 }
 
 // recall completes an entry that has no record: the process that made the object
@@ -100,19 +112,9 @@ func (e *Engine) recall(ctx context.Context, en entry) (entry, error) {
 	if en.applied() {
 		return en, nil
 	}
-	mapping, err := e.cfg.Live.Mapping(en.gvk())
-	if live.IsNoMatch(err) {
-		return en, nil
-	}
-	if err != nil {
-		return en, classify(en.id(), err)
-	}
-	o, err := e.read(ctx, target{mapping: mapping, namespace: en.Namespace, name: en.Name})
-	if apierrors.IsNotFound(err) {
-		return en, nil
-	}
-	if err != nil {
-		return en, classify(en.id(), err)
+	_, o, err := e.track(ctx, en)
+	if o == nil || err != nil {
+		return en, err
 	}
 	if madeBy(o, e.manager) {
 		en.UID, en.Created = o.UID, true

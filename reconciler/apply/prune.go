@@ -56,6 +56,9 @@ func (e *Engine) Prune(ctx context.Context, keep map[payload.ObjectID]bool, opts
 	if len(gone) == 0 {
 		return result, nil
 	}
+	if err := e.recallEach(ctx, gone); err != nil {
+		return result, err // Else the guard would count less than is deleted.
+	}
 	if err := guard(payload.Leaving{Deleted: len(e.deletable(gone)), Kept: total - len(gone), Total: total}, opts); err != nil {
 		return result, err
 	}
@@ -175,11 +178,6 @@ func (e *Engine) pruneLevel(ctx context.Context, level []entry, result *PruneRes
 		if it == nil {
 			continue
 		}
-		en, err := e.recall(ctx, en)
-		if err != nil {
-			failures = append(failures, err)
-			continue
-		}
 		t, o, why, err := e.pruneOne(ctx, it, en)
 		switch {
 		case err != nil:
@@ -284,7 +282,7 @@ func (e *Engine) pruneOne(ctx context.Context, it *item, en entry) (target, *liv
 	}
 	err = e.wire.delete(ctx, t, o.UID, metav1.DeletePropagationForeground)
 	e.cfg.Metrics.request("delete", outcome(err))
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) && !missingResource(err) {
 		return t, nil, "", nil
 	}
 	return t, summary, "", classify(it.id, err)
@@ -406,9 +404,9 @@ func needsConsent(id payload.ObjectID) bool {
 
 // carryOutDelete makes the object of a delete manifest go. The signed payload
 // asks for it by name, so it needs no inventory; protected objects stay.
-func (e *Engine) carryOutDelete(ctx context.Context, it *item, t target, view live.View) (Change, error) {
+func (e *Engine) carryOutDelete(ctx context.Context, it *item, found target, view live.View) (Change, error) {
 	change := Change{ID: it.id, Action: Unchanged}
-	if t.mapping == nil {
+	if found.mapping == nil {
 		return change, nil
 	}
 	if view.State == live.Absent {
@@ -418,18 +416,21 @@ func (e *Engine) carryOutDelete(ctx context.Context, it *item, t target, view li
 	if why := protected(it.id, e.cfg.Namespace); why != "" {
 		return change, permanent(it.id, ReasonProtected, "%s; remove the delete manifest", why)
 	}
-	o, err := e.read(ctx, t)
-	if apierrors.IsNotFound(err) {
+	e.mu.RLock()
+	en := it.entry
+	e.mu.RUnlock()
+	t, o, err := e.track(ctx, en)
+	if err != nil {
+		return change, err
+	}
+	if o == nil {
 		e.settleDeleted(it)
 		return change, nil
-	}
-	if err != nil {
-		return change, classify(it.id, err)
 	}
 	if o.DeletionTimestamp == nil {
 		err = e.wire.delete(ctx, t, o.UID, metav1.DeletePropagationForeground)
 		e.cfg.Metrics.request("delete", outcome(err))
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err != nil && (!apierrors.IsNotFound(err) || missingResource(err)) {
 			return change, classify(it.id, err)
 		}
 	}

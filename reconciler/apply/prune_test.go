@@ -509,3 +509,84 @@ func TestProtectedObjects(t *testing.T) {
 		}
 	}
 }
+
+// forgetRecords makes the inventory one whose process ended before it wrote the
+// records, and of which nothing could be read since.
+func (r *rig) forgetRecords(ms []payload.Manifest) {
+	for i := range ms {
+		it := r.engine.item(ms[i].ID)
+		r.engine.mu.Lock()
+		it.entry.setRecord(Record{})
+		it.entry.Created = false
+		r.engine.mu.Unlock()
+	}
+}
+
+func TestPruneGuardCountsWhatAProcessMadeBeforeItDied(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	r.engine.sub.Close() // Nobody repairs what is to go.
+	r.forgetRecords(ms)
+	_, err := r.engine.Prune(t.Context(), keepOf(ms[:1]), PruneOptions{})
+	var refused *Error
+	if !errors.As(err, &refused) || refused.Reason() != ReasonPruneGuard {
+		t.Errorf("err = %v, want %s", err, ReasonPruneGuard)
+	}
+	for i := range ms {
+		if !r.exists(ms[i].ID) {
+			t.Errorf("%s was deleted", ms[i].ID)
+		}
+	}
+}
+
+func TestObjectWithoutARecordOfAVersionThatIsServedNoMoreIsPruned(t *testing.T) {
+	r := newRig(t)
+	text := r.twoVersions()
+	ms := r.manifests(text)
+	r.apply(ms, Updating)
+	r.seen(ms)
+	next := r.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
+	r.apply(next, Updating)
+	r.await("the version to go", func() bool {
+		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		return apierrors.IsNotFound(err) && missingResource(err)
+	})
+	r.patientFor(time.Second)
+	r.forgetRecords(ms[1:2])
+	result, err := r.engine.Prune(t.Context(), keepOf(next), generous)
+	if !r.dying(ms[1].ID) {
+		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", result, err)
+	}
+}
+
+// Nobody watches the definition here: that the version isn't served any more is
+// only known by the answer that there is no such path.
+func TestDeleteManifestTakesAPathThatIsNotServedForNoDeletion(t *testing.T) {
+	r := newRig(t)
+	text := r.twoVersions()
+	ms := r.manifests(text)
+	crds := r.resource(ms[0].ID)
+	crd, err := crds.Create(t.Context(), ms[0].Object, metav1.CreateOptions{})
+	must(t, err)
+	r.await("the kind", func() bool {
+		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		return apierrors.IsNotFound(err) && !missingResource(err)
+	})
+	widget := ms[1:2]
+	r.apply(widget, Updating)
+	_, err = crds.Patch(t.Context(), crd.GetName(), types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/versions/1/served","value":false}]`), metav1.PatchOptions{})
+	must(t, err)
+	r.await("the version to go", func() bool {
+		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		return apierrors.IsNotFound(err) && missingResource(err)
+	})
+	del := r.manifests(strings.Replace(text, "{name: one, namespace: NS}", `{name: one, namespace: NS, annotations: {release.openshift.io/delete: "true"}}`, 1))[1]
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ch, err := r.engine.Apply(ctx, &del, Updating)
+	if !r.dying(ms[1].ID) {
+		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", ch, err)
+	}
+}
