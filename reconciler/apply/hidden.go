@@ -20,10 +20,11 @@ import (
 const maxNoticed = 10
 
 // noteFields keeps our fields as they are before a changed manifest is applied,
-// if a controller holds fields of the object too: what leaves the manifest may
-// stay then. It costs a read; if that fails, nothing is told.
+// if a controller holds some of them too: what leaves the manifest may stay then.
+// It costs a read, so objects of which everybody has fields of their own, as most
+// have, are left out; if it fails, nothing is told.
 func (e *Engine) noteFields(ctx context.Context, j *job) {
-	if !j.decision.changed || !sharedWithControllers(j.seen) {
+	if !j.decision.changed || !j.seen.Shared || !sharedWithControllers(j.seen) {
 		return
 	}
 	if o, err := e.read(ctx, j.t); err == nil {

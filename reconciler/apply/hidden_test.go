@@ -92,3 +92,22 @@ func TestAKindThatCantBeWatchedIsToldOnce(t *testing.T) {
 		t.Errorf("lines: %q, want one", got)
 	}
 }
+
+// Most objects that controllers write too have no field in common with them: a
+// changed manifest costs one request then.
+func TestAChangedObjectOfWhichAControllerHasOtherFieldsCostsOneRequest(t *testing.T) {
+	r := newRig(t)
+	ms := r.manifests(webSet)[:1]
+	r.apply(ms, Updating)
+	r.seen(ms)
+	r.shows(r.patch(ms[0].ID, "ca-injector", `{"data":{"ca":"x"}}`), ms[0].ID)
+	next := r.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))[:1]
+	must(t, r.engine.Begin(t.Context(), next, nil))
+	r.engine.sub.Close() // No verification of what the controller wrote.
+	r.requests.take()
+	_, err := r.engine.Apply(t.Context(), &next[0], Updating)
+	must(t, err)
+	if got := r.requests.take(); len(got) != 1 || !strings.HasPrefix(got[0], "PATCH ") {
+		t.Errorf("requests: %q, want one patch", got)
+	}
+}

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
 // ManagerPrefix begins the field manager of each set of objects that we
@@ -100,6 +101,9 @@ type Object struct {
 	// Merged tells that the object came by a list, not by an event, so that
 	// several writes may lie behind it.
 	Merged bool
+	// Shared tells that one of our managers and somebody else hold a field of
+	// the main resource in common: it stays when one of them drops it.
+	Shared bool
 	// Own holds the entries of our managers; usually there is one.
 	Own []Own
 	// Status is the digest of the managed-fields entries of the status
@@ -178,6 +182,7 @@ func (o *Object) readEntries(meta metav1.Object) {
 		}
 	}
 	o.managers = unique.Make(strings.Join(names, "\n"))
+	o.Shared = len(o.Own) > 0 && shares(entries)
 	if hasStatus {
 		o.Status = sum(status)
 	}
@@ -192,6 +197,28 @@ func (o *Object) readEntries(meta metav1.Object) {
 
 func isOwn(e *metav1.ManagedFieldsEntry) bool {
 	return e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == "" && strings.HasPrefix(e.Manager, ManagerPrefix)
+}
+
+// shares reports whether one of our entries and another of the main resource have
+// a field in common. Entries that can't be read are taken to.
+func shares(entries []metav1.ManagedFieldsEntry) bool {
+	ours, others := fieldpath.NewSet(), fieldpath.NewSet()
+	for i := range entries {
+		e := &entries[i]
+		if e.Subresource != "" || e.FieldsV1 == nil {
+			continue
+		}
+		set := fieldpath.NewSet()
+		if err := set.FromJSON(bytes.NewReader(e.FieldsV1.GetRawBytes())); err != nil {
+			return true
+		}
+		if isOwn(e) {
+			ours = ours.Union(set)
+		} else {
+			others = others.Union(set)
+		}
+	}
+	return !others.Empty() && !ours.Intersection(others).Leaves().Empty()
 }
 
 func ownOf(e *metav1.ManagedFieldsEntry, meta metav1.Object) Own {

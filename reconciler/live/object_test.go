@@ -201,3 +201,32 @@ func FuzzSummarize(f *testing.F) {
 		_ = a.Managers()
 	})
 }
+
+func TestSharedFieldsAreSeen(t *testing.T) {
+	raw := func(manager, subresource, fields string) metav1.ManagedFieldsEntry {
+		f := &metav1.FieldsV1{}
+		f.SetRawBytes([]byte(fields))
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: subresource, FieldsType: "FieldsV1", FieldsV1: f}
+	}
+	ours := raw(ManagerPrefix+"clusterrelease/a", "", `{"f:data":{"f:a":{},"f:b":{}}}`)
+	for name, tc := range map[string]struct {
+		other metav1.ManagedFieldsEntry
+		want  bool
+	}{
+		"a field in common":             {raw("other", "", `{"f:data":{"f:b":{}}}`), true},
+		"another field of the same map": {raw("other", "", `{"f:data":{"f:c":{}}}`), false},
+		"a field of the status":         {raw("other", "status", `{"f:data":{"f:b":{}}}`), false},
+		"an entry that can't be read":   {raw("other", "", `{`), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			meta := &metav1.ObjectMeta{Name: "x", ManagedFields: []metav1.ManagedFieldsEntry{ours, tc.other}}
+			if got := Summarize(meta).Shared; got != tc.want {
+				t.Errorf("Shared = %t, want %t", got, tc.want)
+			}
+			meta.ManagedFields = meta.ManagedFields[1:]
+			if Summarize(meta).Shared {
+				t.Error("an object without a field of ours shares one")
+			}
+		})
+	}
+}
