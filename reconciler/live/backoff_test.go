@@ -17,8 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery/cached/memory"
+	discoveryfake "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/restmapper"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/lockstep-dev/lockstep/payload"
@@ -31,7 +34,7 @@ func mapsKind() schema.GroupVersionKind {
 // cacheOf is a cache that knows one kind and has no server.
 func cacheOf(gvk schema.GroupVersionKind) *Cache {
 	c := &Cache{cfg: Config{Now: time.Now, SyncTimeout: time.Minute}, kinds: map[schema.GroupKind]*kind{}, hub: newHub()}
-	c.mapper = &mapper{now: time.Now, changes: make(chan struct{}), defined: map[string]definition{}, known: map[schema.GroupVersionKind]*meta.RESTMapping{
+	c.mapper = &mapper{now: time.Now, changes: make(chan struct{}), missed: map[schema.GroupKind]bool{}, defined: map[string]definition{}, known: map[schema.GroupVersionKind]*meta.RESTMapping{
 		gvk: {Resource: gvk.GroupVersion().WithResource("configmaps"), GroupVersionKind: gvk, Scope: meta.RESTScopeNamespace},
 	}}
 	return c
@@ -127,4 +130,58 @@ func TestAKindWhoseWatchesEndAtOnceIsListedEverMoreSeldom(t *testing.T) {
 		cancel()
 		<-ended
 	})
+}
+
+// A definition that nobody applies, of a group that another tool brings, may be
+// missing for days: each look costs a whole discovery.
+func TestAKindThatIsMissingCostsADiscoverySeldomUntilItComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		scheme := fake.NewTestScheme()
+		ok(t, metav1.AddMetaToScheme(scheme))
+		client := fake.NewSimpleMetadataClient(scheme)
+		client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: "5"}}, nil
+		})
+		server := &discoveryfake.FakeDiscovery{Fake: &clienttesting.Fake{}}
+		server.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "configmaps", Kind: "ConfigMap", Namespaced: true}}}}
+		c := cacheOf(mapsKind())
+		c.meta = client
+		c.mapper.discovery = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(server))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = c.Start(ctx) }()
+		gvk := schema.GroupVersionKind{Group: "missing.k8s.io", Version: "v1", Kind: "Gadget"}
+		in := Interest{ID: payload.ObjectID{Group: gvk.Group, Kind: gvk.Kind, Namespace: "x", Name: "y"}, GVK: gvk}
+		c.Track(in)
+		const watched = 6 * time.Hour
+		timer := time.NewTimer(watched)
+		<-timer.C
+		if n, most := groupLists(server), int(watched/missingBackoff)+15; n < 2 || n > most {
+			t.Errorf("%d discoveries within %s, want at most %d", n, watched, most)
+		}
+		// Somebody applies an object of it: nobody waits for the next look.
+		server.Resources = append(server.Resources, &metav1.APIResourceList{GroupVersion: "missing.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "gadgets", Kind: "Gadget", Namespaced: true}}})
+		c.mapper.discovery.Reset() // For another kind.
+		began := time.Now()
+		if _, err := c.Mapping(gvk); err != nil {
+			t.Fatal(err)
+		}
+		ok(t, c.WaitSynced(ctx, gvk.GroupKind()))
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the kind was watched %s after it was found", took)
+		}
+		cancel()
+		<-ended
+	})
+}
+
+// groupLists counts the discoveries: each begins with the groups.
+func groupLists(server *discoveryfake.FakeDiscovery) int {
+	n := 0
+	for _, a := range server.Actions() {
+		if a.GetResource().Resource == "group" {
+			n++
+		}
+	}
+	return n
 }

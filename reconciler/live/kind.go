@@ -33,6 +33,10 @@ const (
 	brokenAfter = 3
 	minBackoff  = 250 * time.Millisecond
 	maxBackoff  = 30 * time.Second
+	// missingBackoff is the longest pause before the server is asked again for a
+	// kind that it doesn't know, which costs a whole discovery. Its definition
+	// ends the pause, and so does who applies an object of it.
+	missingBackoff = 15 * time.Minute
 )
 
 // key names an object within its kind.
@@ -212,6 +216,7 @@ func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
 	version := k.version
 	for ctx.Err() == nil {
 		began := c.cfg.Now()
+		changed := c.mapper.changed() // Before the look: no change is missed.
 		err := c.reflectOnce(ctx, k, turn, version)
 		if ctx.Err() != nil {
 			return
@@ -228,27 +233,36 @@ func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
 			c.cfg.Log.V(1).Info("watch failed", "kind", k.gk.String(), "error", err.Error(), "retryIn", backoff.String())
 			if apierrors.IsNotFound(err) || isNoMatch(err) {
 				version = "" // The version may not be served any more: take what is.
+			}
+			if apierrors.IsNotFound(err) {
 				c.mapper.reset()
 			}
 		}
-		if !c.pause(ctx, backoff) {
-			return
+		longest := maxBackoff
+		if isNoMatch(err) {
+			longest = missingBackoff
 		}
-		backoff = min(2*backoff, maxBackoff)
+		backoff = min(backoff, longest)
+		if c.pause(ctx, backoff, changed) {
+			backoff = minBackoff
+		} else {
+			backoff *= 2
+		}
 	}
 }
 
-// pause waits, or less if the kinds that the server knows changed.
-func (c *Cache) pause(ctx context.Context, d time.Duration) bool {
+// pause waits, or less if the kinds that the server knows changed. It reports
+// whether they did.
+func (c *Cache) pause(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
+	case <-changed:
+		return true
 	case <-timer.C:
-	case <-c.mapper.changed():
 	case <-ctx.Done():
-		return false
 	}
-	return true
+	return false
 }
 
 func (c *Cache) reflectOnce(ctx context.Context, k *kind, turn int, version string) error {

@@ -26,8 +26,8 @@ import (
 const minReset = 2 * time.Second
 
 // mapper finds the resource of a kind. It asks the server when it must, and
-// anew when a kind is missing or a CustomResourceDefinition changed; never by
-// a timer.
+// anew when a kind is missing or a CustomResourceDefinition changed; by a timer
+// only for a kind that is watched and missing, seldom.
 type mapper struct {
 	client    *discovery.DiscoveryClient
 	discovery *restmapper.DeferredDiscoveryRESTMapper
@@ -39,6 +39,8 @@ type mapper struct {
 	lastReset time.Time
 	changes   chan struct{}
 	known     map[schema.GroupVersionKind]*meta.RESTMapping
+	// missed are the kinds that somebody asked for while they weren't there.
+	missed map[schema.GroupKind]bool
 	// defined holds the kinds of the CRDs that are known from their watch, by
 	// the CRD's name: they answer before discovery does.
 	defined map[string]definition
@@ -64,6 +66,7 @@ func newMapper(rc *rest.Config, httpClient *http.Client, now func() time.Time) (
 		now:       now,
 		changes:   make(chan struct{}),
 		known:     map[schema.GroupVersionKind]*meta.RESTMapping{},
+		missed:    map[schema.GroupKind]bool{},
 		defined:   map[string]definition{},
 	}, nil
 }
@@ -87,11 +90,18 @@ func (m *mapper) resolve(gk schema.GroupKind, version string) (*meta.RESTMapping
 		m.discovery.Reset()
 		mapping, err = m.discovery.RESTMapping(gk, versions...)
 	}
-	if err != nil {
-		return nil, err
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err != nil {
+		if isNoMatch(err) {
+			m.missed[gk] = true
+		}
+		return nil, err
+	}
+	if m.missed[gk] {
+		delete(m.missed, gk)
+		m.tellLocked() // Somebody may wait for it.
+	}
 	if m.life == life {
 		m.known[gk.WithVersion(version)] = mapping
 	}
@@ -169,6 +179,11 @@ func (m *mapper) define(name string, crd *unstructured.Unstructured) {
 	defer m.mu.Unlock()
 	m.forgetLocked() // What came from before the reset.
 	m.lastReset = m.now()
+	m.tellLocked()
+}
+
+// tellLocked wakes who waits for a kind; m.mu is held.
+func (m *mapper) tellLocked() {
 	close(m.changes)
 	m.changes = make(chan struct{})
 }
