@@ -73,7 +73,7 @@ func driftRelease(t *testing.T, w *world.World) (world.Release, [][]drifting) {
 
 // TestDriftOfTwentyKindsIsRepaired edits an object of each kind and deletes
 // another one, as somebody with kubectl does.
-func TestDriftOfTwentyKindsIsRepaired(t *testing.T) {
+func TestDriftOfTwentyKindsIsRepaired(t *testing.T) { //nolint:tparallel // what is tried in one world comes one after the other
 	t.Parallel()
 	w := newWorldWith(t, world.Options{Pods: true})
 	must(t, w.Control.AddNodes(t.Context(), 1, nil))

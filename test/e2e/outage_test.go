@@ -24,7 +24,7 @@ import (
 
 // TestOutagesStopNothingThatRuns takes away what the reconciler talks to, one
 // after the other.
-func TestOutagesStopNothingThatRuns(t *testing.T) {
+func TestOutagesStopNothingThatRuns(t *testing.T) { //nolint:tparallel // what is tried in one world comes one after the other
 	t.Parallel()
 	s := newStable(t, 0)
 	t.Run("WithoutGitTheAcceptedStateIsKept", func(t *testing.T) { testGitOutage(t, s) })

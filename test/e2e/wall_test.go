@@ -25,7 +25,7 @@ import (
 
 // TestTheWallsOfTrust plays attacks on the whole program, in sequence, each
 // named after the wall that it meets.
-func TestTheWallsOfTrust(t *testing.T) {
+func TestTheWallsOfTrust(t *testing.T) { //nolint:tparallel // what is tried in one world comes one after the other
 	t.Parallel()
 	s := newStable(t, 0)
 	t.Run("Wall1APayloadChangesNoTrust", func(t *testing.T) { testWall1(t, s) })
