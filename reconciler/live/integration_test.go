@@ -209,3 +209,58 @@ func TestKindThatIsntThereIsUnwatchableUntilItComes(t *testing.T) {
 		t.Errorf("%d discoveries for one missing kind", discoveries)
 	}
 }
+
+// A release that moves its objects to another version of their API has them
+// judged in that one, and in the old one again when it goes back.
+func TestBodiesComeInTheVersionThatTheyAreWantedIn(t *testing.T) {
+	c, _ := startCache(t)
+	ctx := within20s(t)
+	dyn := dynamic.NewForConfigOrDie(controlplane.Shared(t).Config)
+	version := func(name string, storage bool) map[string]any {
+		return map[string]any{"name": name, "served": true, "storage": storage, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}
+	}
+	crds := dyn.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	_, err := crds.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "movers.moved.example.com"},
+		"spec": map[string]any{
+			"group": "moved.example.com", "scope": "Cluster", "names": map[string]any{"kind": "Mover", "plural": "movers"},
+			"versions": []any{version("v1", true), version("v1alpha1", false)},
+		},
+	}}, metav1.CreateOptions{})
+	ok(t, err)
+	in := func(version string) Interest {
+		gvk := schema.GroupVersionKind{Group: "moved.example.com", Version: version, Kind: "Mover"}
+		return Interest{ID: payload.ObjectID{Group: gvk.Group, Kind: gvk.Kind, Name: "one"}, GVK: gvk, Body: true}
+	}
+	c.Track(configMap("any")) // The cache runs.
+	for _, v := range []string{"v1", "v1alpha1"} {
+		for {
+			if _, err = c.Mapping(in(v).GVK); err == nil || ctx.Err() != nil {
+				break
+			}
+			timer := time.NewTimer(50 * time.Millisecond)
+			<-timer.C
+		}
+		ok(t, err)
+	}
+	movers := dyn.Resource(schema.GroupVersionResource{Group: "moved.example.com", Version: "v1", Resource: "movers"})
+	_, err = movers.Create(ctx, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "moved.example.com/v1", "kind": "Mover", "metadata": map[string]any{"name": "one"}}}, metav1.CreateOptions{})
+	ok(t, err)
+	for _, v := range []string{"v1alpha1", "v1", "v1alpha1"} {
+		c.Track(in(v))
+		if view := c.Get(in(v).ID); view.State == Present && view.Object.Body != nil && view.Object.Body.GetAPIVersion() != "moved.example.com/"+v {
+			t.Errorf("the object is shown as of %s, wanted in %s", view.Object.Body.GetAPIVersion(), v)
+		}
+		if err := c.Await(ctx, in(v).ID, func(view View) bool {
+			return view.State == Present && view.Object.Body != nil && view.Object.Body.GetAPIVersion() == "moved.example.com/"+v
+		}); err != nil {
+			t.Fatalf("waiting for the body in %s: %v", v, err)
+		}
+	}
+	k := c.kindOf(in("v1").GVK.GroupKind())
+	turn := k.turn
+	c.Track(in("v1alpha1"))
+	if k.turn != turn {
+		t.Error("the watch began anew though it shows the version that is wanted")
+	}
+}

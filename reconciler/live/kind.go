@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
+	kubeversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -42,20 +43,23 @@ const (
 // key names an object within its kind.
 type key struct{ namespace, name string }
 
-// interest counts who tracks an object, and who of them needs its body.
+// interest counts who tracks an object, and who of them needs its body, in which
+// version.
 type interest struct {
-	refs int
-	body bool
+	refs    int
+	body    bool
+	version string
 }
 
 // kind is the store behind one reflector.
 type kind struct {
-	gk      schema.GroupKind
-	version string
-	hub     *hub
-	cancel  context.CancelFunc // guarded by Cache.mu
+	gk     schema.GroupKind
+	hub    *hub
+	cancel context.CancelFunc // guarded by Cache.mu
 
 	mu       sync.RWMutex
+	version  string // that is asked for
+	shown    string // that the reflector reads, "" before its first look
 	turn     int
 	tracked  map[key]interest
 	bodies   bool
@@ -80,20 +84,55 @@ func newKind(gk schema.GroupKind, version string, h *hub) *kind {
 // track adds an interest. It reports whether the kind's running reflector
 // must start anew to deliver bodies, and whether the object is there without
 // the body that is wanted.
-func (k *kind) track(id payload.ObjectID, body bool) (upgrade, bare bool) {
+func (k *kind) track(id payload.ObjectID, version string, body bool) (upgrade, bare bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at := key{id.Namespace, id.Name}
 	in := k.tracked[at]
 	in.refs++
 	in.body = in.body || body
+	if body {
+		in.version = version
+	}
 	k.tracked[at] = in
 	if body && !k.bodies {
-		k.bodies, k.synced = true, false
+		k.bodies, k.synced, k.version = true, false, version
 		return true, false
 	}
 	o := k.objects[at]
 	return false, body && o != nil && o.Body == nil
+}
+
+// move asks for bodies in the newest version that the tracked objects are wanted
+// in, if that isn't the one that is shown and is served. It reports whether the
+// reflector must start anew for that. The body of the object for whose sake it
+// does is dropped: it's of another version than it has to be judged in.
+func (k *kind) move(id payload.ObjectID, served func(version string) bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	newest := ""
+	for _, in := range k.tracked {
+		if in.body && (newest == "" || kubeversion.CompareKubeAwareVersionStrings(in.version, newest) > 0) {
+			newest = in.version
+		}
+	}
+	if newest == "" || k.shown == "" || newest == k.shown || !served(newest) {
+		return false
+	}
+	k.version, k.shown = newest, newest
+	at := key{id.Namespace, id.Name}
+	if o := k.objects[at]; o != nil && o.Body != nil && k.tracked[at].version == newest {
+		bare := *o
+		bare.Body = nil
+		k.objects[at] = &bare
+	}
+	return true
+}
+
+func (k *kind) wanted() string {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.version
 }
 
 // fill adds the body to an object that is still the same.
@@ -213,7 +252,7 @@ func (k *kind) overdue(late error) bool {
 // reflect keeps the kind's store like the cluster until ctx ends.
 func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
 	backoff := minBackoff
-	version := k.version
+	version := k.wanted()
 	for ctx.Err() == nil {
 		began := c.cfg.Now()
 		changed := c.mapper.changed() // Before the look: no change is missed.
@@ -232,7 +271,13 @@ func (c *Cache) reflect(ctx context.Context, k *kind, turn int) {
 			}
 			c.cfg.Log.V(1).Info("watch failed", "kind", k.gk.String(), "error", err.Error(), "retryIn", backoff.String())
 			if apierrors.IsNotFound(err) || isNoMatch(err) {
-				version = "" // The version may not be served any more: take what is.
+				// The version may not be served any more: take what is, and that
+				// one again if nothing is.
+				if version == "" {
+					version = k.wanted()
+				} else {
+					version = ""
+				}
 			}
 			if apierrors.IsNotFound(err) {
 				c.mapper.reset()
@@ -270,9 +315,12 @@ func (c *Cache) reflectOnce(ctx context.Context, k *kind, turn int, version stri
 	if err != nil {
 		return err
 	}
-	k.mu.RLock()
+	k.mu.Lock()
 	bodies := k.bodies
-	k.mu.RUnlock()
+	if turn == k.turn {
+		k.shown = mapping.Resource.Version
+	}
+	k.mu.Unlock()
 	store := &turnStore{kind: k, turn: turn, cache: c}
 	ctx = klog.NewContext(ctx, c.cfg.Log.V(2)) // The reflector tells what we decide about anyway.
 	r := cache.NewReflectorWithOptions(c.listWatch(mapping.Resource, bodies), nil, store, cache.ReflectorOptions{
@@ -449,7 +497,7 @@ func (s *turnStore) swap(next map[key]*Object, bodies map[key]*unstructured.Unst
 		same := old != nil && old.UID == o.UID && old.ResourceVersion == o.ResourceVersion
 		o.Merged = !same || old.Merged
 		k.store(at, o, bodies[at])
-		if !same || !k.synced {
+		if !same || !k.synced || old.Body == nil && o.Body != nil {
 			changed = append(changed, at)
 		}
 	}

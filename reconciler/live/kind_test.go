@@ -17,7 +17,7 @@ import (
 func newStore(gk schema.GroupKind, tracked ...string) *turnStore {
 	k := newKind(gk, "v1", newHub())
 	for _, name := range tracked {
-		k.track(payload.ObjectID{Group: gk.Group, Kind: gk.Kind, Name: name}, bodyKind(gk))
+		k.track(payload.ObjectID{Group: gk.Group, Kind: gk.Kind, Name: name}, "v1", bodyKind(gk))
 	}
 	return &turnStore{kind: k, turn: k.nextTurn(), cache: &Cache{}}
 }

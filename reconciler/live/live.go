@@ -209,8 +209,11 @@ func (c *Cache) trackLocked(in Interest) *kind {
 		c.kinds[gk] = k
 	}
 	body := in.Body || bodyKind(gk)
-	upgrade, bare := k.track(in.ID, body)
+	upgrade, bare := k.track(in.ID, in.GVK.Version, body)
 	if upgrade || k.cancel == nil {
+		return k
+	}
+	if body && k.move(in.ID, func(version string) bool { return c.mapper.lookup(gk, version) != nil }) {
 		return k
 	}
 	if bare && c.run.Err() == nil {
@@ -301,7 +304,7 @@ func (c *Cache) WaitSynced(ctx context.Context, gk schema.GroupKind) error {
 		switch {
 		case synced:
 			return nil
-		case failure != nil && !(isNoMatch(failure) && c.mapper.lookup(gk, k.version) != nil):
+		case failure != nil && !(isNoMatch(failure) && c.mapper.lookup(gk, k.wanted()) != nil):
 			return &UnwatchableError{Kind: gk, Err: failure}
 		}
 		select {
