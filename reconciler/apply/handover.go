@@ -145,6 +145,67 @@ func handOver(entries []metav1.ManagedFieldsEntry, manager string, content map[s
 	return append(out, *from), nil
 }
 
+// takeBack makes the fields ours that were handed over for an earlier manifest and
+// that this one doesn't leave to others. It reports whether there were any: then
+// another apply removes what isn't in the manifest.
+func (e *Engine) takeBack(ctx context.Context, j *job, answer *metav1.PartialObjectMetadata) (bool, error) {
+	change := func(o *metav1.PartialObjectMetadata) ([]metav1.ManagedFieldsEntry, error) {
+		return reclaimed(o.ManagedFields, e.manager, j.m)
+	}
+	if entries, err := change(answer); err != nil || entries == nil {
+		return false, classify(j.m.ID, err)
+	}
+	return true, e.rewriteFields(ctx, j.m.ID, j.t, change)
+}
+
+// reclaimed moves the fields that the manifest doesn't leave to others from
+// initialManager to our entry. It returns nil if that holds none, or if we have no
+// entry that they could be moved to.
+func reclaimed(entries []metav1.ManagedFieldsEntry, manager string, m *payload.Manifest) ([]metav1.ManagedFieldsEntry, error) {
+	ours, initial := -1, -1
+	for i := range entries {
+		switch {
+		case isManager(&entries[i], manager):
+			ours = i
+		case isManager(&entries[i], initialManager):
+			initial = i
+		}
+	}
+	if ours < 0 || initial < 0 {
+		return nil, nil
+	}
+	given, err := fieldsOf(&entries[initial])
+	if err != nil {
+		return nil, err
+	}
+	kept := below(given, m.Object.Object, othersFields(m))
+	back := given.Difference(kept)
+	if back.Empty() {
+		return nil, nil
+	}
+	own, err := fieldsOf(&entries[ours])
+	if err != nil {
+		return nil, err
+	}
+	out := make([]metav1.ManagedFieldsEntry, 0, len(entries))
+	for i := range entries {
+		e := entries[i].DeepCopy()
+		switch {
+		case i == ours:
+			err = setFields(e, own.Union(back))
+		case i == initial && kept.Empty():
+			continue
+		case i == initial:
+			err = setFields(e, kept)
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, *e)
+	}
+	return out, nil
+}
+
 // below returns the paths of set that are at or below roots.
 func below(set *fieldpath.Set, content map[string]any, roots []string) *fieldpath.Set {
 	out := fieldpath.NewSet()

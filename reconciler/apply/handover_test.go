@@ -4,6 +4,7 @@
 package apply
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -254,5 +255,32 @@ func TestOnlyWhatIsOthersIsHandedOver(t *testing.T) {
 	}
 	if again, err := handOver(got, testManager, content(t, workload), []string{"/spec/minReadySeconds"}); err != nil || again != nil {
 		t.Errorf("a second hand-over: %v %v, want nothing to do", again, err)
+	}
+}
+
+func TestAFieldThatIsIgnoredNoMoreIsOursAgain(t *testing.T) {
+	ignoring := func(text string) string {
+		return strings.Replace(text, "name: settings, namespace: NS", `name: settings, namespace: NS, annotations: {lockstep.dev/ignore-fields: /data/b}`, 1)
+	}
+	r := newRig(t)
+	ms := r.manifests(ignoring(webSet))[:1]
+	r.apply(ms, Updating)
+	r.seen(ms)
+	holds := func() bool {
+		return slices.ContainsFunc(r.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager == initialManager })
+	}
+	if !holds() {
+		t.Fatal("the ignored field wasn't handed over")
+	}
+	next := r.manifests(webSet)[:1]
+	r.apply(next, Updating)
+	r.seen(next)
+	if holds() {
+		t.Errorf("%s holds fields that the manifest insists on", initialManager)
+	}
+	last := r.manifests(strings.Replace(webSet, `, b: "2"`, "", 1))[:1]
+	r.apply(last, Updating)
+	if data, _ := r.get(ms[0].ID).Object["data"].(map[string]any); data["b"] != nil {
+		t.Errorf("data is %v: what left the manifest stays", data)
 	}
 }

@@ -87,10 +87,15 @@ func (e *Engine) reconsiderYields(j *job) {
 }
 
 // giveUp settles the fields that are left to others, by what the answer says:
-// a yielded field that nobody holds any more is taken back, and ignored fields
-// of an object that we created are handed over.
+// a yielded field that nobody holds any more is taken back, as is one that was
+// handed over and isn't others' any more, and ignored fields of an object that we
+// created are handed over.
 func (e *Engine) giveUp(ctx context.Context, j *job, answer *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
-	if e.dropYields(j, answer) {
+	back, err := e.takeBack(ctx, j, answer)
+	if err != nil {
+		return nil, err
+	}
+	if e.dropYields(j, answer) || back {
 		body, err := e.body(j)
 		if err != nil {
 			return nil, err
@@ -102,7 +107,7 @@ func (e *Engine) giveUp(ctx context.Context, j *job, answer *metav1.PartialObjec
 	if !j.created || len(j.m.IgnoreFields) == 0 {
 		return answer, nil
 	}
-	err := e.rewriteFields(ctx, j.m.ID, j.t, func(o *metav1.PartialObjectMetadata) ([]metav1.ManagedFieldsEntry, error) {
+	err = e.rewriteFields(ctx, j.m.ID, j.t, func(o *metav1.PartialObjectMetadata) ([]metav1.ManagedFieldsEntry, error) {
 		return handOver(o.ManagedFields, e.manager, j.m.Object.Object, j.m.IgnoreFields)
 	})
 	if err != nil {
