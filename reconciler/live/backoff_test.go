@@ -156,6 +156,7 @@ func TestAKindThatIsMissingCostsADiscoverySeldomUntilItComes(t *testing.T) {
 		const watched = 6 * time.Hour
 		timer := time.NewTimer(watched)
 		<-timer.C
+		synctest.Wait() // A look of this moment is over.
 		if n, most := groupLists(server), int(watched/missingBackoff)+15; n < 2 || n > most {
 			t.Errorf("%d discoveries within %s, want at most %d", n, watched, most)
 		}
