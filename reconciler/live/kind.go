@@ -110,6 +110,9 @@ func (k *kind) track(id payload.ObjectID, version string, body bool) (upgrade, b
 func (k *kind) move(id payload.ObjectID, served func(version string) bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.tracked[key{id.Namespace, id.Name}].version == k.shown {
+		return false // As nearly always: nobody has to be asked.
+	}
 	newest := ""
 	for _, in := range k.tracked {
 		if in.body && (newest == "" || kubeversion.CompareKubeAwareVersionStrings(in.version, newest) > 0) {
