@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -164,9 +165,13 @@ func managedFieldsPatch(entries []metav1.ManagedFieldsEntry, resourceVersion str
 	})
 }
 
-// rewriteTries bounds the attempts to rewrite managedFields while others
-// write the object.
-const rewriteTries = 4
+// rewriteTries bounds the attempts to rewrite managedFields while others write
+// the object, as controllers do to one that was just made; each pause between
+// them is longer by rewritePause.
+const (
+	rewriteTries = 8
+	rewritePause = 20 * time.Millisecond
+)
 
 // rewriteFields changes who holds the fields of a live object; nothing else of
 // it changes. change returns nil if nothing is to be done.
@@ -188,6 +193,9 @@ func (e *Engine) rewriteFields(ctx context.Context, id payload.ObjectID, t targe
 		e.cfg.Metrics.request("rewrite", outcome(err))
 		if err == nil || !apierrors.IsConflict(err) || try == rewriteTries {
 			return classify(id, err)
+		}
+		if !sleep(ctx, time.Duration(try)*rewritePause) {
+			return ctx.Err()
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
 // tampering is a change that must not be taken for level, and how to see it
@@ -237,7 +238,7 @@ func TestPolicyWithEmptyListsDoesNotLoopThoughEachApplyWritesIt(t *testing.T) {
 	if r.get(ms[0].ID).GetGeneration() == before {
 		t.Skip("the server doesn't write on such an apply any more")
 	}
-	r.await("level after the foreign apply", func() bool { return r.level(ms[0].ID) && !r.due(ms[0].ID) })
+	r.settles(ms[0].ID, "the foreign apply", r.get(ms[0].ID).GetResourceVersion())
 	r.quiet(300 * time.Millisecond)
 
 	r.requests.take()
@@ -251,9 +252,19 @@ func TestPolicyWithEmptyListsDoesNotLoopThoughEachApplyWritesIt(t *testing.T) {
 	// A foreign field leaves our entry as it is; the generation tells that
 	// something changed, and what that costs is at its pace.
 	r.requests.take()
-	r.patch(ms[0].ID, "someone", `{"spec":{"egress":[{}]}}`)
-	r.await("level after a foreign field", func() bool { return r.level(ms[0].ID) && !r.due(ms[0].ID) })
+	changed := r.patch(ms[0].ID, "someone", `{"spec":{"egress":[{}]}}`)
+	r.settles(ms[0].ID, "a foreign field", changed.GetResourceVersion())
 	r.quiet(verifyEvery + time.Second)
+}
+
+// settles waits until the cache has shown a version of the object, or a later
+// one, and the object is level with nothing put off.
+func (r *rig) settles(id payload.ObjectID, after, version string) {
+	r.t.Helper()
+	r.await("level after "+after, func() bool {
+		v := r.cache.Get(id)
+		return v.State == live.Present && !older(v.Object.ResourceVersion, version) && r.level(id) && !r.due(id)
+	})
 }
 
 // due reports whether a repair or a verification was put off.
