@@ -120,7 +120,7 @@ func (r *releaseReconciler) act(ctx context.Context, obj *v1alpha1.ClusterReleas
 	if facts.Waiting, err = r.dependencies(ctx, obj); err != nil {
 		return nil, err
 	}
-	_, revision, ok := r.sources.origin(v1alpha1.KindClusterRelease, obj.Name)
+	from, revision, ok := r.sources.origin(v1alpha1.KindClusterRelease, obj.Name)
 	if !ok {
 		return rt, nil
 	}
@@ -136,7 +136,7 @@ func (r *releaseReconciler) act(ctx context.Context, obj *v1alpha1.ClusterReleas
 		}
 		desired = kept
 	}
-	r.drive(rt, obj, desired)
+	r.drive(rt, obj, from, desired)
 	return rt, nil
 }
 
@@ -272,11 +272,7 @@ func circle(goal string, names []string, all map[string]*v1alpha1.ClusterRelease
 }
 
 // drive tells the worker what to do now.
-func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelease, desired worker.Desired) {
-	from, _, ok := r.sources.origin(v1alpha1.KindClusterRelease, obj.Name)
-	if !ok {
-		return
-	}
+func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelease, from origin, desired worker.Desired) {
 	if rt.retriever.setOrigin(from) {
 		rt.worker.LookAgain()
 	}
@@ -371,16 +367,13 @@ func longWaits(clocks map[payload.ObjectID]worker.WaitClock, now time.Time) []ac
 	for id, c := range clocks {
 		if c.At(now) >= longWait {
 			out = append(out, accepted.Wait{
-				Group: id.Group, Kind: id.Kind, Namespace: id.Namespace, Name: id.Name,
-				Spent: metav1.Duration{Duration: c.Spent.Truncate(time.Second)}, Running: c.Running.UTC().Truncate(time.Second),
+				Object: accepted.Object(id),
+				Spent:  metav1.Duration{Duration: c.Spent.Truncate(time.Second)}, Running: c.Running.UTC().Truncate(time.Second),
 			})
 		}
 	}
 	slices.SortFunc(out, func(a, b accepted.Wait) int {
-		spent := func(w accepted.Wait) time.Duration {
-			return worker.WaitClock{Spent: w.Spent.Duration, Running: w.Running}.At(now)
-		}
-		return cmp.Or(cmp.Compare(spent(b), spent(a)), waitedFor(a).Compare(waitedFor(b)))
+		return cmp.Or(cmp.Compare(clockOf(b).At(now), clockOf(a).At(now)), payload.ObjectID(a.Object).Compare(payload.ObjectID(b.Object)))
 	})
 	return out[:min(len(out), accepted.MaxWaits)]
 }
@@ -390,15 +383,13 @@ func longWaits(clocks map[payload.ObjectID]worker.WaitClock, now time.Time) []ac
 func alikeWaits(a, b []accepted.Wait, now time.Time) bool {
 	const seconds = 5 * time.Second
 	return slices.EqualFunc(a, b, func(x, y accepted.Wait) bool {
-		clock := func(w accepted.Wait) worker.WaitClock {
-			return worker.WaitClock{Spent: w.Spent.Duration, Running: w.Running}
-		}
-		return waitedFor(x) == waitedFor(y) && x.Running.IsZero() == y.Running.IsZero() && (clock(x).At(now)-clock(y).At(now)).Abs() < seconds
+		return x.Object == y.Object && x.Running.IsZero() == y.Running.IsZero() && (clockOf(x).At(now)-clockOf(y).At(now)).Abs() < seconds
 	})
 }
 
-func waitedFor(w accepted.Wait) payload.ObjectID {
-	return payload.ObjectID{Group: w.Group, Kind: w.Kind, Namespace: w.Namespace, Name: w.Name}
+// clockOf is the clock of a wait that is remembered.
+func clockOf(w accepted.Wait) worker.WaitClock {
+	return worker.WaitClock{Spent: w.Spent.Duration, Running: w.Running}
 }
 
 // nextLongWait is the time until a wait that runs has become a long one; zero

@@ -368,7 +368,7 @@ func restoreOf(record accepted.Release, spec *v1alpha1.ClusterReleaseSpec) worke
 			out.Waits = make(map[payload.ObjectID]worker.WaitClock, len(c.Waits))
 		}
 		for _, w := range c.Waits {
-			out.Waits[waitedFor(w)] = worker.WaitClock{Spent: w.Spent.Duration, Running: w.Running}
+			out.Waits[payload.ObjectID(w.Object)] = clockOf(w)
 		}
 	}
 	if len(record.Completed) > 0 {

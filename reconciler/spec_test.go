@@ -97,7 +97,7 @@ func TestUnfinishedWorkGoesOn(t *testing.T) {
 	if got := stateOf(begun, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.RollingBack {
 		t.Errorf("the way back from a release that was only begun begins as %v", got)
 	}
-	record.Chosen.Waits = []accepted.Wait{{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api", Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}
+	record.Chosen.Waits = []accepted.Wait{{Object: accepted.Object{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api"}, Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}
 	got := restoreOf(record, &v1alpha1.ClusterReleaseSpec{})
 	if !got.Unfinished || got.State != payload.RollingBack {
 		t.Errorf("restored %+v, want an unfinished way back", got)
@@ -140,7 +140,7 @@ func TestWhatRunsIsKeptWhileADependencyIsNotReady(t *testing.T) {
 
 func TestAnObjectThatOnlySaysOtherWordsIsNoNews(t *testing.T) {
 	at := func(spent time.Duration, running time.Time) []accepted.Wait {
-		return []accepted.Wait{{Kind: "Pod", Name: "a", Spent: metav1.Duration{Duration: spent}, Running: running}}
+		return []accepted.Wait{{Object: accepted.Object{Kind: "Pod", Name: "a"}, Spent: metav1.Duration{Duration: spent}, Running: running}}
 	}
 	for name, tc := range map[string]struct {
 		a, b []accepted.Wait
@@ -149,7 +149,7 @@ func TestAnObjectThatOnlySaysOtherWordsIsNoNews(t *testing.T) {
 		"the clock went on":          {at(0, epoch.Add(-time.Minute)), at(time.Minute, epoch), true},
 		"the clock was stopped":      {at(0, epoch.Add(-time.Minute)), at(time.Minute, time.Time{}), false},
 		"the clock began anew":       {at(0, epoch.Add(-time.Minute)), at(0, epoch), false},
-		"another object":             {at(time.Minute, epoch), []accepted.Wait{{Kind: "Pod", Name: "b", Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}, false},
+		"another object":             {at(time.Minute, epoch), []accepted.Wait{{Object: accepted.Object{Kind: "Pod", Name: "b"}, Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}, false},
 		"nothing is waited for":      {at(time.Minute, epoch), nil, false},
 		"nothing was and nothing is": {nil, nil, true},
 	} {

@@ -152,11 +152,7 @@ const MaxWaits = 20
 
 // Wait is how much of the time that an object may take is spent.
 type Wait struct {
-	// Group, Kind, Namespace and Name are the object's.
-	Group     string `json:"group,omitempty"`
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
+	Object
 	// Spent until Running; Running is zero while the clock stands still.
 	Spent   metav1.Duration `json:"spent"`
 	Running time.Time       `json:"running,omitzero"`

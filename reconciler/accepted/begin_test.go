@@ -36,7 +36,7 @@ func TestAReleaseThatBeginsIsWhatTheNextProcessGoesOnWith(t *testing.T) {
 	back := first
 	back.State = "RollingBack"
 	waiting := back
-	waiting.Waits = []Wait{{Kind: "Pod", Name: "web"}}
+	waiting.Waits = []Wait{{Object: Object{Kind: "Pod", Name: "web"}}}
 	for _, step := range []struct {
 		name  string
 		write func() error
