@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // Group is the API group of our own kinds; its name is also the prefix of our
@@ -170,7 +170,7 @@ func pointerList(value string) ([]string, error) {
 	}
 	var list []string
 	if err := json.Unmarshal([]byte(value), &list); err != nil {
-		return nil, fmt.Errorf(`the value begins as a JSON list but isn't one of strings, such as ["/spec/replicas"]: %s`, foreign.Line(err.Error()))
+		return nil, fmt.Errorf(`the value begins as a JSON list but isn't one of strings, such as ["/spec/replicas"]: %s`, sanitize.Line(err.Error()))
 	}
 	return list, nil
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // Baselines of capabilities that aren't OpenShift's.
@@ -90,7 +90,7 @@ func (a asked) has(capability string) bool { return a.all || a.names[capability]
 // Validate refuses a selection that no payload could be loaded by.
 func (s Selection) Validate() error {
 	if s.Baseline != "" && !slices.Contains(Baselines(), s.Baseline) {
-		return fmt.Errorf("capability baseline %q isn't known; want one of %s", foreign.Line(s.Baseline), strings.Join(Baselines(), ", "))
+		return fmt.Errorf("capability baseline %q isn't known; want one of %s", sanitize.Line(s.Baseline), strings.Join(Baselines(), ", "))
 	}
 	if len(s.Capabilities) > MaxCapabilities {
 		return fmt.Errorf("%d capabilities besides the baseline, at most %d are allowed", len(s.Capabilities), MaxCapabilities)

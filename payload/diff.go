@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // ChangeKind is what became of an object between two payloads.
@@ -175,7 +175,7 @@ func (d *differ) note(path string, before, after any) {
 		d.change.More++
 		return
 	}
-	field := FieldChange{Path: foreign.Line(path), Old: foreign.Clip(string(oldJSON), maxValue), New: foreign.Clip(string(newJSON), maxValue)}
+	field := FieldChange{Path: sanitize.Line(path), Old: sanitize.Clip(string(oldJSON), maxValue), New: sanitize.Clip(string(newJSON), maxValue)}
 	// Annotations may repeat a Secret's data, as kubectl's last-applied does.
 	if d.secret && !strings.HasPrefix(path, "metadata.labels") && path != "type" && path != "immutable" {
 		field.Old, field.New = mask(field.Old), mask(field.New)

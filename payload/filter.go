@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // defaultFeatureSet is CVO's name for no feature set.
@@ -176,7 +176,7 @@ func majorVersions(list string) (plain, negated []uint64, err error) {
 		digits, not := strings.CutPrefix(item, "-")
 		n, err := strconv.ParseUint(digits, 10, 64)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%q isn't a major version", foreign.Line(item))
+			return nil, nil, fmt.Errorf("%q isn't a major version", sanitize.Line(item))
 		}
 		if not {
 			negated = append(negated, n)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/blang/semver/v4"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // The layout of a payload: cluster-version-operator's, whose own manifests
@@ -56,7 +56,7 @@ func readMetadata(tree fs.FS) (m Metadata, raw []byte, err error) {
 	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if err := decoder.Decode(&m); err != nil {
-		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "not JSON of the expected form: " + foreign.Line(err.Error())}
+		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "not JSON of the expected form: " + sanitize.Line(err.Error())}
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "something follows the JSON document"}
@@ -72,10 +72,10 @@ var productName = regexp.MustCompile(`^[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$
 
 func (m Metadata) check() error {
 	if m.Kind != MetadataKind {
-		return fmt.Errorf("kind is %q, want %s", foreign.Line(m.Kind), MetadataKind)
+		return fmt.Errorf("kind is %q, want %s", sanitize.Line(m.Kind), MetadataKind)
 	}
 	if m.Name != "" && (len(m.Name) > maxNameLength || !productName.MatchString(m.Name)) {
-		return fmt.Errorf("name %q isn't letters, digits, dots, dashes and underscores of at most %d bytes", foreign.Line(m.Name), maxNameLength)
+		return fmt.Errorf("name %q isn't letters, digits, dots, dashes and underscores of at most %d bytes", sanitize.Line(m.Name), maxNameLength)
 	}
 	if len(m.Channel) > maxNameLength {
 		return fmt.Errorf("channel has %d bytes, at most %d are allowed", len(m.Channel), maxNameLength)
@@ -92,7 +92,7 @@ func (m Metadata) check() error {
 			return fmt.Errorf("a version has %d bytes, at most %d are allowed", len(v), maxNameLength)
 		}
 		if _, err := semver.Parse(v); err != nil {
-			return fmt.Errorf("version %q isn't semantic (semver.org): %w", foreign.Line(v), err)
+			return fmt.Errorf("version %q isn't semantic (semver.org): %w", sanitize.Line(v), err)
 		}
 	}
 	return nil
@@ -152,12 +152,12 @@ func readReferences(tree fs.FS, version string) (images map[string]string, kuber
 	}
 	var refs imageReferences
 	if err := json.Unmarshal(raw, &refs); err != nil {
-		return nil, "", &LoadError{Kind: ReasonInvalid, File: file, Message: "not an ImageStream in JSON: " + foreign.Line(err.Error())}
+		return nil, "", &LoadError{Kind: ReasonInvalid, File: file, Message: "not an ImageStream in JSON: " + sanitize.Line(err.Error())}
 	}
 	if refs.Kind != "ImageStream" || refs.Metadata.Name != version {
 		return nil, "", &LoadError{
 			Kind: ReasonMismatch, File: file,
-			Message: fmt.Sprintf("%s %q, want ImageStream %q as %s says", foreign.Line(refs.Kind), foreign.Line(refs.Metadata.Name), version, MetadataFile),
+			Message: fmt.Sprintf("%s %q, want ImageStream %q as %s says", sanitize.Line(refs.Kind), sanitize.Line(refs.Metadata.Name), version, MetadataFile),
 		}
 	}
 	images = make(map[string]string, len(refs.Spec.Tags))

@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"slices"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // pinned is an image named by its digest.
@@ -21,7 +21,7 @@ var pinned = regexp.MustCompile(`^[^@\s]+@sha256:[0-9a-f]{64}$`)
 func (p *Payload) warnUnpinned() {
 	for _, name := range slices.Sorted(maps.Keys(p.Images)) {
 		if image := p.Images[name]; !pinned.MatchString(image) {
-			p.warn(path.Join(ReleaseDir, ReferencesFile), 0, 0, fmt.Sprintf("image %s is %q, want it by digest, repository@sha256:<64 hex digits>", foreign.Line(name), foreign.Line(image)))
+			p.warn(path.Join(ReleaseDir, ReferencesFile), 0, 0, fmt.Sprintf("image %s is %q, want it by digest, repository@sha256:<64 hex digits>", sanitize.Line(name), sanitize.Line(image)))
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/blang/semver/v4"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // odd makes a warning of an oddity, or an error.
@@ -141,7 +141,7 @@ func (p *Payload) knowFields(m *Manifest, cvo bool) error {
 func (p *Payload) missInjection(m *Manifest) {
 	annotations := annotationsOf(m.Object.Object)
 	if containers := text(annotations, cvoInjectProxy); containers != "" && m.ID.Group == "apps" && (m.ID.Kind == "Deployment" || m.ID.Kind == "DaemonSet") {
-		p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: annotation %s: the cluster's proxy isn't written into the environment of %s; set it in a layer of your own", m.ID, cvoInjectProxy, foreign.Line(containers)))
+		p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: annotation %s: the cluster's proxy isn't written into the environment of %s; set it in a layer of your own", m.ID, cvoInjectProxy, sanitize.Line(containers)))
 	}
 	if text(annotations, cvoInjectTLS) == "true" && m.ID.Group == "" && m.ID.Kind == "ConfigMap" {
 		p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: annotation %s: the cluster's TLS settings aren't written into its configuration; it keeps what the manifest says", m.ID, cvoInjectTLS))

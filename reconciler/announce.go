@@ -35,7 +35,7 @@ type announcer struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	pending map[apply.Happening]*gathered
+	pending map[apply.Event]*gathered
 	told    map[told]*telling
 }
 
@@ -49,7 +49,7 @@ type gathered struct {
 // happened since.
 type told struct {
 	id   payload.ObjectID
-	what apply.Happening
+	what apply.Event
 }
 
 type telling struct {
@@ -60,7 +60,7 @@ type telling struct {
 func newAnnouncer(now func() time.Time) *announcer {
 	return &announcer{
 		now: now, wake: make(chan struct{}, 1),
-		pending: map[apply.Happening]*gathered{}, told: map[told]*telling{},
+		pending: map[apply.Event]*gathered{}, told: map[told]*telling{},
 	}
 }
 
@@ -116,7 +116,7 @@ func (a *announcer) remember(key told, now time.Time) {
 
 // announcement is one event.
 type announcement struct {
-	what    apply.Happening
+	what    apply.Event
 	message string
 }
 
@@ -138,7 +138,7 @@ func (a *announcer) take() []announcement {
 }
 
 // sentence says what happened, in words.
-func sentence(what apply.Happening) string {
+func sentence(what apply.Event) string {
 	switch what {
 	case apply.ReasonDriftRepaired:
 		return "changed or removed by others, and put back"

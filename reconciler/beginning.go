@@ -8,7 +8,7 @@ import (
 	"encoding/json"
 
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -25,8 +25,8 @@ func (r *releases) beginning(name string) func(context.Context, worker.SyncWork)
 }
 
 // chosenOf is what a new process needs to know of a release to go on with it.
-func chosenOf(d worker.Desired) accepted.Chosen {
-	c := accepted.Chosen{Version: d.Version, Image: d.Image, Path: d.Path, Selection: selectionText(d.Selection)}
+func chosenOf(d worker.Desired) state.Accepted {
+	c := state.Accepted{Version: d.Version, Image: d.Image, Path: d.Path, Selection: selectionText(d.Selection)}
 	if c.Path != "" {
 		c.Revision = d.Revision
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/precondition"
@@ -83,7 +83,7 @@ func notUpgradeable(operator *unstructured.Unstructured) []precondition.Blocker 
 			reason = reasonNotUpgradeable
 		}
 		return []precondition.Blocker{{
-			Name: "ClusterOperator/" + operator.GetName(), Reason: foreign.Clip(reason, 64), Message: foreign.Clip(message, 256),
+			Name: "ClusterOperator/" + operator.GetName(), Reason: sanitize.Clip(reason, 64), Message: sanitize.Clip(message, 256),
 		}}
 	}
 	return nil
@@ -101,7 +101,7 @@ func haltedPools(ctx context.Context, reader client.Reader) ([]precondition.Bloc
 		halted := meta.FindStatusCondition(list.Items[i].Status.Conditions, v1alpha1.ConditionHalted)
 		if halted != nil && halted.Status == "True" && len(out) < maxBlockers {
 			out = append(out, precondition.Blocker{
-				Name: "NodeOS/" + list.Items[i].Name, Reason: halted.Reason, Message: foreign.Clip(halted.Message, 256),
+				Name: "NodeOS/" + list.Items[i].Name, Reason: halted.Reason, Message: sanitize.Clip(halted.Message, 256),
 			})
 		}
 	}

@@ -34,11 +34,11 @@ type objectBuilder struct {
 
 // buildPolicy is what the ClusterRelease's spec says about applying.
 type buildPolicy struct {
-	adopt       []string
-	timeout     time.Duration
-	components  map[string]componentPolicy
-	prune       bool
-	maxFraction int
+	adopt      []string
+	timeout    time.Duration
+	components map[string]componentPolicy
+	prune      bool
+	maxPercent int
 	// unmanaged objects are left to people: they aren't pruned either.
 	unmanaged []worker.Override
 }
@@ -65,7 +65,7 @@ func (b *objectBuilder) setPolicy(p buildPolicy) {
 	b.mu.Unlock()
 	b.engine.Adopt(p.adopt) // A dry run needs it before anything begins.
 	if changed {
-		b.monitor.Retell()
+		b.monitor.Resend()
 	}
 }
 
@@ -161,7 +161,7 @@ const illGrace = 10 * time.Minute
 // for it. What its own status calls a failure is one at once; a rollout of
 // hosts may take the time that an update gives it.
 func (b *objectBuilder) judge(m *payload.Manifest, v health.Verdict) (err *worker.UpdateError, grace time.Duration) {
-	if v.Level {
+	if v.Ready {
 		return nil, 0
 	}
 	policy := b.current().of(m.Component)
@@ -193,6 +193,6 @@ func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) error 
 	for _, o := range p.unmanaged {
 		ids[o.ID] = true
 	}
-	_, err := b.engine.Prune(ctx, ids, apply.PruneOptions{MaxFraction: p.maxFraction})
+	_, err := b.engine.Prune(ctx, ids, apply.PruneOptions{MaxPercent: p.maxPercent})
 	return err
 }

@@ -47,7 +47,7 @@ func TestWhatAnIllObjectCountsAs(t *testing.T) {
 			t.Errorf("%s: %+v after %s, want %s after %s", name, err, grace, tc.effect, tc.grace)
 		}
 	}
-	if err, _ := b.judge(&payload.Manifest{}, health.Verdict{Level: true}); err != nil {
+	if err, _ := b.judge(&payload.Manifest{}, health.Verdict{Ready: true}); err != nil {
 		t.Errorf("what is well counts as %v", err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/precondition"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -52,7 +52,7 @@ func TestANewProcessKeepsWhatACapabilityHolds(t *testing.T) {
 			}
 			must(t, rt.builder.Prune(t.Context(), p))
 			must(t, rt.engine.Flush(t.Context()))
-			must(t, b.store.Choose(t.Context(), name, accepted.Chosen{Version: p.Version}, p.EnabledCapabilities))
+			must(t, b.store.SetAccepted(t.Context(), name, state.Accepted{Version: p.Version}, p.EnabledCapabilities))
 			return p
 		}
 		process(payload.Selection{Baseline: payload.BaselineNone, Capabilities: []string{"Extra"}})
@@ -125,7 +125,7 @@ func runtimeOf(b *bench, r *releases, name string) *releaseRuntime {
 	must(b.t, err)
 	rt := &releaseRuntime{name: name, engine: engine, builder: &objectBuilder{
 		engine: engine, health: checker, monitor: checker.NewMonitor(func(*payload.Manifest, health.Verdict) {}),
-		now: time.Now, policy: buildPolicy{prune: true, maxFraction: 100},
+		now: time.Now, policy: buildPolicy{prune: true, maxPercent: 100},
 	}}
 	rt.worker, err = worker.New(worker.Config{
 		Retriever: loads(nil), Preconditions: idle{}, Builder: idle{}, Interval: time.Hour, Now: time.Now,

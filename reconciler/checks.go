@@ -20,10 +20,10 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/precondition"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -32,7 +32,7 @@ import (
 type checks struct {
 	name      string
 	engine    *apply.Engine
-	store     *accepted.Store
+	store     *state.Store
 	policy    func() *trust.Document
 	live      *live.Cache
 	reader    client.Reader
@@ -119,7 +119,7 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 		f.Floor = doc.Floors[target.Product]
 	}
 	policy := policyOf(&spec)
-	f.Prune, f.MaxPruned = policy.prune, policy.maxFraction
+	f.Prune, f.MaxPruned = policy.prune, policy.maxPercent
 	if n := len(current.Overrides); n > 0 {
 		f.Blockers = append(f.Blockers, precondition.Blocker{
 			Name: "ClusterRelease/" + c.name, Reason: "ClusterReleaseOverrides", Message: fmt.Sprintf("%d objects are unmanaged", n),
@@ -178,7 +178,7 @@ func (c *checks) cluster(ctx context.Context, f *precondition.Facts) error {
 		if !m.Defines() || f.Unmanaged[m.ID] {
 			continue
 		}
-		if level, err := c.engine.Level(ctx, m); err == nil && level {
+		if level, err := c.engine.InSync(ctx, m); err == nil && level {
 			continue // Applying it changes nothing, and so drops no version.
 		}
 		var crd apiextensionsv1.CustomResourceDefinition

@@ -20,7 +20,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
@@ -78,7 +78,7 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 			again = wait
 		}
 		// Nothing is decided by it, so that nothing waits for it either.
-		logOnce(r.releases.log.WithValues("release", obj.Name), rt.leftOut.Keep(ctx, rt.worker.Accepted()), "what the payload leaves out can't be kept")
+		logOnce(r.releases.log.WithValues("release", obj.Name), rt.leftOut.Record(ctx, rt.worker.Accepted()), "what the payload leaves out can't be kept")
 		if unknownYet(before, w, &facts) {
 			return ctrl.Result{RequeueAfter: again}, nil
 		}
@@ -126,12 +126,12 @@ func (r *releaseReconciler) act(ctx context.Context, obj *v1alpha1.ClusterReleas
 	}
 	desired := desiredOf(&obj.Spec, revision)
 	if facts.Waiting != "" {
-		kept, ok := keptWhileWaiting(r.store.Release(obj.Name).Chosen, desired)
+		kept, ok := keptWhileWaiting(r.store.Release(obj.Name).Accepted, desired)
 		if !ok {
 			rt.worker.Pause(true)
 			return rt, nil
 		}
-		if kept.Same(desired) {
+		if kept.Equal(desired) {
 			facts.Waiting = ""
 		}
 		desired = kept
@@ -143,12 +143,12 @@ func (r *releaseReconciler) act(ctx context.Context, obj *v1alpha1.ClusterReleas
 // keptWhileWaiting is what a release goes on with while another one that it
 // depends on isn't ready: what it runs stays and is repaired, only what comes
 // next waits. false: it runs nothing yet.
-func keptWhileWaiting(chosen *accepted.Chosen, desired worker.Desired) (worker.Desired, bool) {
+func keptWhileWaiting(chosen *state.Accepted, desired worker.Desired) (worker.Desired, bool) {
 	if chosen == nil {
 		return worker.Desired{}, false
 	}
 	kept := desiredAs(chosen, desired.Selection)
-	if kept.Same(desired) {
+	if kept.Equal(desired) {
 		return desired, true
 	}
 	return kept, true
@@ -156,7 +156,7 @@ func keptWhileWaiting(chosen *accepted.Chosen, desired worker.Desired) (worker.D
 
 // desiredAs is what was chosen, as it was asked for then. A store that doesn't
 // know what was selected takes what is selected now.
-func desiredAs(chosen *accepted.Chosen, now payload.Selection) worker.Desired {
+func desiredAs(chosen *state.Accepted, now payload.Selection) worker.Desired {
 	return worker.Desired{
 		Version: chosen.Version, Image: chosen.Image, Path: chosen.Path, Revision: chosen.Revision, Selection: selectionAs(chosen.Selection, now),
 	}
@@ -164,7 +164,7 @@ func desiredAs(chosen *accepted.Chosen, now payload.Selection) worker.Desired {
 
 // isChosen reports whether the release that is asked for is the one that is
 // being applied.
-func isChosen(chosen *accepted.Chosen, desired worker.Desired) bool {
+func isChosen(chosen *state.Accepted, desired worker.Desired) bool {
 	return chosen != nil && chosen.Version == desired.Version && chosen.Image == desired.Image && chosen.Path == desired.Path
 }
 
@@ -274,7 +274,7 @@ func circle(goal string, names []string, all map[string]*v1alpha1.ClusterRelease
 // drive tells the worker what to do now.
 func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelease, from origin, desired worker.Desired) {
 	if rt.retriever.setOrigin(from) {
-		rt.worker.LookAgain()
+		rt.worker.RetryNow()
 	}
 	policy, overrides := policyOf(&obj.Spec), overridesOf(&obj.Spec, r.now())
 	policy.unmanaged = overrides
@@ -289,15 +289,15 @@ func (r *releaseReconciler) drive(rt *releaseRuntime, obj *v1alpha1.ClusterRelea
 // stateOf decides how the worker begins with a release: a cluster that never
 // completed one initializes; the one it completed last is kept; all else is an
 // update, or a rollback where the version is lower.
-func stateOf(record accepted.Release, desired worker.Desired) payload.State {
+func stateOf(record state.Release, desired worker.Desired) payload.State {
 	if len(record.Completed) == 0 {
 		return payload.Initializing
 	}
-	if isChosen(record.Chosen, desired) {
-		if unfinished, ok := payload.ParseState(record.Chosen.State); ok {
+	if isChosen(record.Accepted, desired) {
+		if unfinished, ok := payload.ParseState(record.Accepted.State); ok {
 			return unfinished
 		}
-	} else if c := record.Chosen; c != nil && c.State != "" {
+	} else if c := record.Accepted; c != nil && c.State != "" {
 		// What is there is neither: the objects of c have begun to come.
 		if lower(desired.Version, c.Version) {
 			return payload.RollingBack
@@ -333,17 +333,17 @@ func (r *releaseReconciler) remember(ctx context.Context, rt *releaseRuntime, ob
 		chosen.State = w.State.String()
 	}
 	chosen.Waits = longWaits(w.Waits, r.now())
-	if before := r.store.Release(obj.Name).Chosen; before != nil && alikeWaits(before.Waits, chosen.Waits, r.now()) {
+	if before := r.store.Release(obj.Name).Accepted; before != nil && alikeWaits(before.Waits, chosen.Waits, r.now()) {
 		chosen.Waits = before.Waits
 	}
-	still := func() bool { return rt.worker.Status().Actual.Same(w.Actual.Desired) }
-	if err := r.store.ChooseWhile(ctx, obj.Name, chosen, w.EnabledCapabilities, still); err != nil {
+	still := func() bool { return rt.worker.Status().Actual.Equal(w.Actual.Desired) }
+	if err := r.store.SetAcceptedWhile(ctx, obj.Name, chosen, w.EnabledCapabilities, still); err != nil {
 		return err
 	}
 	if w.Applied.Version == "" || !w.Reconciling {
 		return nil
 	}
-	done := accepted.Completed{
+	done := state.Completed{
 		Version: w.Applied.Version, Image: w.Applied.Image, Path: w.Applied.Path,
 		VersionHash: w.Applied.VersionHash, Time: r.now().UTC(),
 	}
@@ -362,33 +362,33 @@ func (r *releaseReconciler) remember(ctx context.Context, rt *releaseRuntime, ob
 const longWait = 30 * time.Second
 
 // longWaits are the waits worth remembering, the longest first.
-func longWaits(clocks map[payload.ObjectID]worker.WaitClock, now time.Time) []accepted.Wait {
-	var out []accepted.Wait
+func longWaits(clocks map[payload.ObjectID]worker.WaitClock, now time.Time) []state.Wait {
+	var out []state.Wait
 	for id, c := range clocks {
 		if c.At(now) >= longWait {
-			out = append(out, accepted.Wait{
-				Object: accepted.Object(id),
+			out = append(out, state.Wait{
+				Object: state.Object(id),
 				Spent:  metav1.Duration{Duration: c.Spent.Truncate(time.Second)}, Running: c.Running.UTC().Truncate(time.Second),
 			})
 		}
 	}
-	slices.SortFunc(out, func(a, b accepted.Wait) int {
+	slices.SortFunc(out, func(a, b state.Wait) int {
 		return cmp.Or(cmp.Compare(clockOf(b).At(now), clockOf(a).At(now)), payload.ObjectID(a.Object).Compare(payload.ObjectID(b.Object)))
 	})
-	return out[:min(len(out), accepted.MaxWaits)]
+	return out[:min(len(out), state.MaxWaits)]
 }
 
 // alikeWaits reports whether both tell of the same waits, but for seconds: an
 // object that changes what it says of itself is no news.
-func alikeWaits(a, b []accepted.Wait, now time.Time) bool {
+func alikeWaits(a, b []state.Wait, now time.Time) bool {
 	const seconds = 5 * time.Second
-	return slices.EqualFunc(a, b, func(x, y accepted.Wait) bool {
+	return slices.EqualFunc(a, b, func(x, y state.Wait) bool {
 		return x.Object == y.Object && x.Running.IsZero() == y.Running.IsZero() && (clockOf(x).At(now)-clockOf(y).At(now)).Abs() < seconds
 	})
 }
 
 // clockOf is the clock of a wait that is remembered.
-func clockOf(w accepted.Wait) worker.WaitClock {
+func clockOf(w state.Wait) worker.WaitClock {
 	return worker.WaitClock{Spent: w.Spent.Duration, Running: w.Running}
 }
 
@@ -407,7 +407,7 @@ func nextLongWait(clocks map[payload.ObjectID]worker.WaitClock, now time.Time) t
 // policyOf reads the spec's rules of applying.
 func policyOf(spec *v1alpha1.ClusterReleaseSpec) buildPolicy {
 	p := buildPolicy{
-		adopt: spec.Adopt, timeout: spec.Timeout.Duration, components: map[string]componentPolicy{}, prune: true, maxFraction: 20,
+		adopt: spec.Adopt, timeout: spec.Timeout.Duration, components: map[string]componentPolicy{}, prune: true, maxPercent: 20,
 	}
 	for _, c := range spec.Components {
 		policy := componentPolicy{warn: c.OnUnhealthy == "warn"}
@@ -418,8 +418,8 @@ func policyOf(spec *v1alpha1.ClusterReleaseSpec) buildPolicy {
 	}
 	if spec.Prune != nil {
 		p.prune = spec.Prune.Enabled == nil || *spec.Prune.Enabled
-		if spec.Prune.MaxFraction != nil {
-			p.maxFraction = int(*spec.Prune.MaxFraction)
+		if spec.Prune.MaxPercent != nil {
+			p.maxPercent = int(*spec.Prune.MaxPercent)
 		}
 	}
 	return p

@@ -15,10 +15,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/sources"
 	"github.com/lockstep-dev/lockstep/sources/desired"
@@ -60,7 +60,7 @@ func (r *sourceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 		return ctrl.Result{}, r.tell(ctx, &obj, look{held: held})
 	}
 	result := r.look(ctx, &obj)
-	if errors.Is(result.err, accepted.ErrLost) || errors.Is(result.err, context.Canceled) {
+	if errors.Is(result.err, state.ErrConflict) || errors.Is(result.err, context.Canceled) {
 		return ctrl.Result{}, result.err
 	}
 	logOnce(log.FromContext(ctx), result.err, "the source can't be accepted")
@@ -89,7 +89,7 @@ func (r *sourceReconciler) tell(ctx context.Context, obj *v1alpha1.GitSource, re
 		}
 		r.conclude(o, result)
 		if result.held.Reason == "" {
-			o.Status.LastHandledRequest = foreign.Line(obj.Annotations[v1alpha1.AnnotationRequestedAt])
+			o.Status.LastHandledRequest = sanitize.Line(obj.Annotations[v1alpha1.AnnotationRequestedAt])
 		}
 		return true
 	})
@@ -157,7 +157,7 @@ func (r *sourceReconciler) look(ctx context.Context, obj *v1alpha1.GitSource) lo
 }
 
 // requestOf says what is known of a source before it's fetched.
-func requestOf(obj *v1alpha1.GitSource, record accepted.Source) (request sources.Request, err error) {
+func requestOf(obj *v1alpha1.GitSource, record state.Source) (request sources.Request, err error) {
 	if rewind := obj.Annotations[v1alpha1.AnnotationAcceptRewind]; rewind != record.SpentRewind {
 		request.AcceptRewind = rewind
 	}
@@ -185,7 +185,7 @@ func (r *sourceReconciler) accept(ctx context.Context, obj *v1alpha1.GitSource, 
 	changed := record.Revision != snap.Revision.String() || record.Tree != snap.Revision.Tree
 	next.URL, next.Cluster = obj.Spec.URL, obj.Spec.Cluster
 	next.Revision, next.Tree = snap.Revision.String(), snap.Revision.Tree
-	next.Subject, next.Signer = foreign.Line(snap.Subject), signerText(snap.Signer)
+	next.Subject, next.Signer = sanitize.Line(snap.Subject), signerText(snap.Signer)
 	next.Time, next.SpentRewind = record.Time, record.SpentRewind
 	if changed {
 		next.Time = r.now().UTC().Truncate(time.Second)
@@ -207,7 +207,7 @@ func (r *sourceReconciler) accept(ctx context.Context, obj *v1alpha1.GitSource, 
 // is put back, from memory or, after a restart, from the mirror.
 func (r *sourceReconciler) keep(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, out *look) {
 	record, ok := r.store.Source(obj.Name)
-	if !ok || record.Revision == "" || errors.Is(out.err, accepted.ErrLost) || ctx.Err() != nil {
+	if !ok || record.Revision == "" || errors.Is(out.err, state.ErrConflict) || ctx.Err() != nil {
 		return
 	}
 	orphaned, err := r.keepState(ctx, obj, rt, record)
@@ -218,7 +218,7 @@ func (r *sourceReconciler) keep(ctx context.Context, obj *v1alpha1.GitSource, rt
 	out.orphaned, out.known = orphaned, true
 }
 
-func (r *sourceReconciler) keepState(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, record accepted.Source) ([]string, error) {
+func (r *sourceReconciler) keepState(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, record state.Source) ([]string, error) {
 	state := rt.state
 	if state == nil {
 		rev, err := sources.ParseRevision(record.Revision)
@@ -276,7 +276,7 @@ func (r *sourceReconciler) judge(ctx context.Context, obj *v1alpha1.GitSource, s
 }
 
 // sameSource reports whether storing next would change nothing.
-func sameSource(a, b accepted.Source) bool {
+func sameSource(a, b state.Source) bool {
 	if a.Revision != b.Revision || a.Tree != b.Tree || a.URL != b.URL || a.Cluster != b.Cluster || a.SpentRewind != b.SpentRewind || a.Signer != b.Signer {
 		return false
 	}
@@ -299,7 +299,7 @@ func signerText(s *sources.Signer) string {
 	if s == nil {
 		return ""
 	}
-	return foreign.Line(fmt.Sprintf("%s (%s %s)", s.Name, s.Format, s.Fingerprint))
+	return sanitize.Line(fmt.Sprintf("%s (%s %s)", s.Name, s.Format, s.Fingerprint))
 }
 
 // conclude sets the status from what the look came to.
@@ -315,7 +315,7 @@ func (r *sourceReconciler) conclude(obj *v1alpha1.GitSource, l look) {
 	if !l.attempted.IsZero() && (s.AttemptedRevision == nil || s.AttemptedRevision.Revision != l.attempted.String()) {
 		s.AttemptedRevision = &v1alpha1.Revision{Revision: l.attempted.String(), Tree: l.attempted.Tree, Time: now}
 		if l.snapshot != nil {
-			s.AttemptedRevision.Subject, s.AttemptedRevision.Signer = foreign.Line(l.snapshot.Subject), signerText(l.snapshot.Signer)
+			s.AttemptedRevision.Subject, s.AttemptedRevision.Signer = sanitize.Line(l.snapshot.Subject), signerText(l.snapshot.Signer)
 		}
 	}
 	if l.known {

@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/sources/desired"
 )
 
@@ -29,10 +29,10 @@ import (
 // tried first (server-side dry-run), so that a refusal of one applies none.
 // It returns what is to be remembered and which objects left Git but were kept.
 func (r *sourceReconciler) applyState(
-	ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, state *desired.State, record accepted.Source,
-) (accepted.Source, []string, error) {
-	next := accepted.Source{Objects: map[string]string{}, UIDs: map[string]string{}, Manifests: map[string]string{}}
-	stale, err := r.stale(ctx, obj, rt, state, record)
+	ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, wanted *desired.State, record state.Source,
+) (state.Source, []string, error) {
+	next := state.Source{Objects: map[string]string{}, UIDs: map[string]string{}, Manifests: map[string]string{}}
+	stale, err := r.stale(ctx, obj, rt, wanted, record)
 	if err != nil {
 		return next, nil, err
 	}
@@ -41,7 +41,7 @@ func (r *sourceReconciler) applyState(
 			return next, nil, err
 		}
 	}
-	for _, o := range state.Objects {
+	for _, o := range wanted.Objects {
 		next.Objects[objectKey(o)], next.Manifests[objectKey(o)] = o.Hash, manifestHash(o)
 		live, _, err := r.read(ctx, o.Kind, o.Name)
 		if err != nil {
@@ -75,9 +75,9 @@ func manifestHash(o desired.Object) string {
 
 // stale returns the declared objects that aren't in the cluster as they are
 // declared. It reads the cache: an unchanged state costs no request.
-func (r *sourceReconciler) stale(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, state *desired.State, record accepted.Source) ([]desired.Object, error) {
+func (r *sourceReconciler) stale(ctx context.Context, obj *v1alpha1.GitSource, rt *sourceRuntime, wanted *desired.State, record state.Source) ([]desired.Object, error) {
 	var out []desired.Object
-	for _, o := range state.Objects {
+	for _, o := range wanted.Objects {
 		live, spec, err := r.read(ctx, o.Kind, o.Name)
 		if err != nil {
 			return nil, err
@@ -124,7 +124,7 @@ func (r *sourceReconciler) foreignOwner(ctx context.Context, obj *v1alpha1.GitSo
 		return err
 	}
 	return &reasonError{"OwnedByOther", true, fmt.Errorf(
-		"%s:%d: %s/%s is declared by GitSource/%s too; remove it from one of them", foreign.Line(o.File), o.Line, o.Kind, o.Name, other)}
+		"%s:%d: %s/%s is declared by GitSource/%s too; remove it from one of them", sanitize.Line(o.File), o.Line, o.Kind, o.Name, other)}
 }
 
 // read returns a declared object as it is in the cache, and its spec; nil where
@@ -236,7 +236,7 @@ func unstructuredSpecHash(u *unstructured.Unstructured) (string, error) {
 // declaredError names where the refused object is declared. What the server
 // calls invalid or forbidden stays so until Git or the cluster's rules change.
 func declaredError(o desired.Object, err error) error {
-	where := fmt.Errorf("%s:%d: %s/%s: %w", foreign.Line(o.File), o.Line, o.Kind, o.Name, err)
+	where := fmt.Errorf("%s:%d: %s/%s: %w", sanitize.Line(o.File), o.Line, o.Kind, o.Name, err)
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 		return &reasonError{"InvalidDesiredState", false, where}
 	}
@@ -250,7 +250,7 @@ func declaredError(o desired.Object, err error) error {
 // carry lockstep.dev/prune: enabled themselves, and still are the objects that
 // this source declared; all others are kept, reported, and go on being
 // reconciled as they were declared last.
-func (r *sourceReconciler) prune(ctx context.Context, obj *v1alpha1.GitSource, record accepted.Source, next *accepted.Source) ([]string, error) {
+func (r *sourceReconciler) prune(ctx context.Context, obj *v1alpha1.GitSource, record state.Source, next *state.Source) ([]string, error) {
 	var orphaned []string
 	for _, key := range slices.Sorted(maps.Keys(record.Objects)) {
 		if _, declared := next.Objects[key]; declared {

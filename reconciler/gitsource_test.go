@@ -192,7 +192,7 @@ func TestAnEditIsRepairedAndNotActedUpon(t *testing.T) {
 		t.Error("the edit leads to no look")
 	}
 	held := s.r.sources.notFromSource(live, v1alpha1.KindClusterRelease, live.Spec)
-	if held.Reason != status.ReasonNotFromSource || !held.Passes {
+	if held.Reason != status.ReasonNotFromSource || !held.Transient {
 		t.Errorf("an edited object is held by %+v", held)
 	}
 	s.look("edit")
@@ -213,7 +213,7 @@ func TestWhatNobodyDeclaresIsNotActedUpon(t *testing.T) {
 	b := newBench(t)
 	obj := &v1alpha1.ClusterRelease{ObjectMeta: metav1.ObjectMeta{Name: "byhand"}}
 	held := b.runtimes(Options{}).notFromSource(obj, v1alpha1.KindClusterRelease, obj.Spec)
-	if held.Reason != status.ReasonNotFromSource || held.Passes {
+	if held.Reason != status.ReasonNotFromSource || held.Transient {
 		t.Errorf("an object made by hand is held by %+v", held)
 	}
 	// The controller makes no runtime for it: nil releases would panic.

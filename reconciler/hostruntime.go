@@ -20,11 +20,11 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos/fleet"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/drain"
 	"github.com/lockstep-dev/lockstep/reconciler/hosts"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 	"github.com/lockstep-dev/lockstep/reconciler/rollout/executor"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 )
 
 // hostRuntime is what the process keeps for hosts: the connections to agents,
@@ -33,7 +33,7 @@ import (
 type hostRuntime struct {
 	opts     Options
 	client   client.Client
-	store    *accepted.Store
+	store    *state.Store
 	identity *mtls.Store
 	fleet    *fleet.Fleet
 	executor *executor.Executor
@@ -96,7 +96,7 @@ func newHostRuntime(o *Operator) (*hostRuntime, error) {
 	node := os.Getenv("NODE_NAME") // by the downward API
 	h.executor, err = executor.New(executor.Config{
 		Ledger: ledger.NewStore(o.kube.CoreV1().ConfigMaps(v1alpha1.Namespace)),
-		World: executor.Cluster{
+		Facts: executor.Cluster{
 			Cached: h.client, Live: o.manager.GetAPIReader(), Namespace: v1alpha1.Namespace, OwnNode: node, Now: o.opts.Now,
 		},
 		Agents:     executor.Fleet{Fleet: h.fleet},

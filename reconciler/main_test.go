@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
@@ -119,7 +119,7 @@ func newBench(t *testing.T) *bench {
 // reload is what a new process does.
 func (b *bench) reload() {
 	b.t.Helper()
-	b.store = accepted.New(b.maps)
+	b.store = state.New(b.maps)
 	must(b.t, b.store.Load(b.t.Context()))
 }
 

@@ -28,7 +28,7 @@ type releaseMetrics struct {
 func newReleaseMetrics() *releaseMetrics {
 	return &releaseMetrics{
 		passes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_release_passes_total", Help: "Passes over all manifests of a release that ended, by result: level, incomplete.",
+			Name: "lockstep_release_syncs_total", Help: "Passes over all manifests of a release that ended, by result: complete, incomplete.",
 		}, []string{"release", "result"}),
 		info: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_release_info", Help: "The version of a release in each of its roles: desired, accepted, applied.",

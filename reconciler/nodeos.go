@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
@@ -132,7 +132,7 @@ func (r *poolReconciler) pass(ctx context.Context, before, obj *v1alpha1.NodeOS)
 	if verdict.err != nil {
 		pool.Unverified, pool.UnverifiedReason = verdict.err.Error(), reasonOf(verdict.err, "FetchFailed")
 	}
-	result, err := r.hosts.executor.Pass(ctx, pool)
+	result, err := r.hosts.executor.Sync(ctx, pool)
 	if errors.Is(err, ledger.ErrSuperseded) {
 		r.fatal(err)
 		return ctrl.Result{}, nil
@@ -243,7 +243,7 @@ func brakedBy(obj *v1alpha1.NodeOS, release *v1alpha1.ClusterRelease) *v1alpha1.
 		if planned.Annotations == nil {
 			planned.Annotations = map[string]string{}
 		}
-		planned.Annotations[v1alpha1.AnnotationPaused] = fmt.Sprintf("ClusterRelease/%s, which carries it, is paused: %s", release.Name, foreign.Line(why))
+		planned.Annotations[v1alpha1.AnnotationPaused] = fmt.Sprintf("ClusterRelease/%s, which carries it, is paused: %s", release.Name, sanitize.Line(why))
 	}
 	return planned
 }
@@ -251,8 +251,8 @@ func brakedBy(obj *v1alpha1.NodeOS, release *v1alpha1.ClusterRelease) *v1alpha1.
 func heldConditions(held status.HeldBy) []status.Condition {
 	return []status.Condition{
 		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: held.Reason, Message: held.Message},
-		{Type: v1alpha1.ConditionReconciling, Status: status.Bool(held.Passes), Reason: held.Reason, Message: held.Message},
-		{Type: v1alpha1.ConditionStalled, Status: status.Bool(!held.Passes), Reason: held.Reason, Message: held.Message},
+		{Type: v1alpha1.ConditionReconciling, Status: status.Bool(held.Transient), Reason: held.Reason, Message: held.Message},
+		{Type: v1alpha1.ConditionStalled, Status: status.Bool(!held.Transient), Reason: held.Reason, Message: held.Message},
 	}
 }
 
@@ -305,7 +305,7 @@ func (r *poolReconciler) notMeant(ctx context.Context, obj *v1alpha1.NodeOS) sta
 	}
 	switch {
 	case manifest != nil || met != "":
-		return status.HeldBy{Reason: status.ReasonNotFromSource, Passes: true, Message: fmt.Sprintf(
+		return status.HeldBy{Reason: status.ReasonNotFromSource, Transient: true, Message: fmt.Sprintf(
 			"its spec isn't what ClusterRelease/%s said; it is being put back; to change it, release it anew", release)}
 	case r.releases.loading():
 		return status.HeldBy{Reason: status.ReasonPending, Message: "a release that may declare it is being loaded"}
@@ -409,7 +409,7 @@ func (r *poolReconciler) verify(ctx context.Context, obj *v1alpha1.NodeOS) osVer
 		defer cancel()
 		// What ran before may be gone back to, whatever expired since.
 		signed, err = verifier.OS(limited, verify.Request{
-			Name: obj.Name, Source: from.url, Image: obj.Spec.OS.Image, Version: obj.Spec.OS.Version, Standing: r.ran(obj),
+			Name: obj.Name, Source: from.url, Image: obj.Spec.OS.Image, Version: obj.Spec.OS.Version, PreviouslyAccepted: r.ran(obj),
 		})
 		if err == nil {
 			verdict.product = signed.Product()

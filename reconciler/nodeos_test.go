@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/sources/desired"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
@@ -40,10 +40,10 @@ func TestAPoolOfAPayloadIsMeantUntilTheNextOneReachesIt(t *testing.T) {
 	r := newPools(b)
 	pool := &v1alpha1.NodeOS{ObjectMeta: metav1.ObjectMeta{Name: "workers"}, Spec: v1alpha1.NodeOSSpec{OS: v1alpha1.OSImage{Version: "2.0.0"}}}
 
-	if held := r.notMeant(t.Context(), pool); held.Reason != status.ReasonNotFromSource || held.Passes {
+	if held := r.notMeant(t.Context(), pool); held.Reason != status.ReasonNotFromSource || held.Transient {
 		t.Errorf("a pool made by hand is held by %+v", held)
 	}
-	must(t, b.store.Choose(t.Context(), "platform", accepted.Chosen{Version: "1.0.0"}, nil))
+	must(t, b.store.SetAccepted(t.Context(), "platform", state.Accepted{Version: "1.0.0"}, nil))
 	if held := r.notMeant(t.Context(), pool); held.Reason != status.ReasonPending {
 		t.Errorf("before the payload is loaded it is held by %+v", held)
 	}
@@ -56,7 +56,7 @@ func TestAPoolOfAPayloadIsMeantUntilTheNextOneReachesIt(t *testing.T) {
 	}
 	edited := pool.DeepCopy()
 	edited.Spec.OS.Version = "6.6.6"
-	if held := r.notMeant(t.Context(), edited); held.Reason != status.ReasonNotFromSource || !held.Passes {
+	if held := r.notMeant(t.Context(), edited); held.Reason != status.ReasonNotFromSource || !held.Transient {
 		t.Errorf("an edited pool is held by %+v", held)
 	}
 	must(t, b.store.DropPool(t.Context(), "workers"))

@@ -32,8 +32,8 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload/image"
 	"github.com/lockstep-dev/lockstep/payload/registry"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 )
 
 // LeaseName is the name of the leader's Lease.
@@ -126,7 +126,7 @@ func New(ctx context.Context, opts Options) (*Operator, error) {
 	o.base = base{
 		client:  mgr.GetClient(),
 		live:    mgr.GetAPIReader(),
-		store:   accepted.New(kube.CoreV1().ConfigMaps(v1alpha1.Namespace)),
+		store:   state.New(kube.CoreV1().ConfigMaps(v1alpha1.Namespace)),
 		events:  recorder,
 		metrics: metrics.MustMakeRecorder(),
 		gauges:  newReleaseMetrics(),
@@ -213,7 +213,7 @@ func (o *Operator) assemble() error {
 	o.sources = newSourceRuntimes(o)
 	// A process that starts while the registry is away goes on with the release
 	// that the one before it had brought.
-	kept, err := registry.NewKept(reg, filepath.Join(o.opts.StateDir, "registry"), o.opts.Now)
+	kept, err := registry.NewCache(reg, filepath.Join(o.opts.StateDir, "registry"), o.opts.Now)
 	if err != nil {
 		return err
 	}

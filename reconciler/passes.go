@@ -15,7 +15,7 @@ import (
 
 // The results of a pass, as the metric has them.
 const (
-	passLevel      = "level"
+	passLevel      = "complete"
 	passIncomplete = "incomplete"
 )
 

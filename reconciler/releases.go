@@ -23,11 +23,11 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
+	"github.com/lockstep-dev/lockstep/reconciler/excluded"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
-	"github.com/lockstep-dev/lockstep/reconciler/leftout"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -39,7 +39,7 @@ const applyWorkers = 16
 type releases struct {
 	group
 	opts   Options
-	store  *accepted.Store
+	store  *state.Store
 	ledger *ledger.Store
 	maps   typedcorev1.ConfigMapInterface
 	images *imageAccess
@@ -72,7 +72,7 @@ type releaseRuntime struct {
 	builder        *objectBuilder
 	retriever      *retriever
 	checks         *checks
-	leftOut        *leftout.Keeper
+	leftOut        *excluded.Recorder
 	notices        *announcer
 	stop           func()
 
@@ -166,7 +166,7 @@ func (r *releases) followTrust(ctx context.Context) {
 			last = current.Document.Digest()
 			r.mu.Lock()
 			for _, rt := range r.byName {
-				rt.worker.LookAgain()
+				rt.worker.RetryNow()
 			}
 			r.mu.Unlock()
 		}
@@ -200,7 +200,7 @@ func (r *releases) get(name string) *releaseRuntime {
 func (r *releases) ensure(ctx context.Context, obj *v1alpha1.ClusterRelease) (*releaseRuntime, error) {
 	account := accountOf(obj.Spec.ServiceAccountName)
 	// Before the first write: the end may come while nobody looks.
-	if err := r.store.SetEnd(ctx, obj.Name, string(obj.Spec.DeletionPolicy), account, leftToPeople(&obj.Spec, r.opts.Now())...); err != nil {
+	if err := r.store.SetDeletion(ctx, obj.Name, string(obj.Spec.DeletionPolicy), account, leftToPeople(&obj.Spec, r.opts.Now())...); err != nil {
 		return nil, err
 	}
 	if rt := r.get(obj.Name); rt != nil {
@@ -259,7 +259,7 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 	refused := func(reason string) { r.gauges.refused(name, reason) }
 	rt := &releaseRuntime{
 		name: name, serviceAccount: account, engine: engine, notices: notices, written: r.opts.Now(),
-		leftOut: leftout.New(r.maps, name),
+		leftOut: excluded.New(r.maps, name),
 		builder: &objectBuilder{engine: engine, health: r.health, now: r.opts.Now, policy: policyOf(&obj.Spec)},
 		retriever: &retriever{
 			name: name, registry: r.images, policy: r.policy, now: r.opts.Now, refused: refused,
@@ -268,7 +268,7 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 	}
 	rt.builder.monitor = r.health.NewMonitor(func(m *payload.Manifest, v health.Verdict) {
 		err, grace := rt.builder.judge(m, v)
-		rt.worker.Judged(m.ID, err, grace)
+		rt.worker.SetHealth(m.ID, err, grace)
 	})
 	rt.retriever.standing = func(d worker.Desired) bool {
 		return standing(r.store.Release(name), d) || rt.checks.rollbackTo() == d.Version && d.Version != ""
@@ -283,7 +283,7 @@ func (r *releases) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 		Retriever: rt.retriever, Preconditions: rt.checks, Builder: countedDryRun{rt.builder, refused}, Reporter: reporter{r, name},
 		Interval: obj.Spec.Interval.Duration, Restore: restoreOf(r.store.Release(name), &obj.Spec),
 		Seed: seedOf(obj), Now: r.opts.Now,
-		Beginning: r.beginning(name), Ended: tellEnds(r.log.WithValues("release", name)), PassEnded: r.tellPasses(name),
+		BeforeApply: r.beginning(name), ManifestEnded: tellEnds(r.log.WithValues("release", name)), SyncEnded: r.tellPasses(name),
 	})
 	if err != nil {
 		rt.close()
@@ -359,9 +359,9 @@ func seedOf(obj *v1alpha1.ClusterRelease) uint64 {
 }
 
 // restoreOf tells a new worker what an earlier process did.
-func restoreOf(record accepted.Release, spec *v1alpha1.ClusterReleaseSpec) worker.Restore {
+func restoreOf(record state.Release, spec *v1alpha1.ClusterReleaseSpec) worker.Restore {
 	var out worker.Restore
-	if c := record.Chosen; c != nil {
+	if c := record.Accepted; c != nil {
 		out.Accepted = desiredAs(c, selectionOf(spec))
 		out.State, out.Unfinished = payload.ParseState(c.State)
 		if len(c.Waits) > 0 {
@@ -385,7 +385,7 @@ func ownerOf(name string) string { return "clusterrelease/" + name }
 
 // standing reports whether a release runs here or is the one before it: its
 // signatures may have been made under a policy that has expired since.
-func standing(record accepted.Release, d worker.Desired) bool {
+func standing(record state.Release, d worker.Desired) bool {
 	for i, c := range record.Completed {
 		if i > 1 {
 			break
@@ -410,10 +410,10 @@ func (r *releases) end(name string) {
 }
 
 // leftToPeople names the objects that the overrides in force leave to people.
-func leftToPeople(spec *v1alpha1.ClusterReleaseSpec, now time.Time) []accepted.Object {
-	var out []accepted.Object
+func leftToPeople(spec *v1alpha1.ClusterReleaseSpec, now time.Time) []state.Object {
+	var out []state.Object
 	for _, o := range overridesOf(spec, now) {
-		out = append(out, accepted.Object(o.ID))
+		out = append(out, state.Object(o.ID))
 	}
 	return out
 }
@@ -444,14 +444,14 @@ func (r *releases) remove(ctx context.Context, name string) error {
 	if err := engine.Forget(ctx); err != nil {
 		return fmt.Errorf("forget ClusterRelease/%s: %w", name, err)
 	}
-	if err := leftout.Forget(ctx, r.maps, name); err != nil {
+	if err := excluded.Forget(ctx, r.maps, name); err != nil {
 		return fmt.Errorf("forget ClusterRelease/%s: %w", name, err)
 	}
 	return r.store.DropRelease(ctx, name)
 }
 
 // complete remembers a release that is level and raises its product's mark.
-func (r *releases) complete(ctx context.Context, name, product string, done accepted.Completed) error {
+func (r *releases) complete(ctx context.Context, name, product string, done state.Completed) error {
 	if last := r.store.Release(name).Completed; len(last) > 0 && last[0].Version == done.Version && last[0].Image == done.Image && last[0].VersionHash == done.VersionHash {
 		return nil
 	}
@@ -469,7 +469,7 @@ func (r *releases) complete(ctx context.Context, name, product string, done acce
 // loaded by this process yet.
 func (r *releases) loading() bool {
 	for name, record := range r.store.Releases() {
-		if record.Chosen == nil {
+		if record.Accepted == nil {
 			continue
 		}
 		if rt := r.get(name); rt == nil || rt.worker.Accepted() == nil {

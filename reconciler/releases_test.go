@@ -20,9 +20,9 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
@@ -101,8 +101,8 @@ func TestAReleaseDeletedWhileNobodyLookedEndsAsItsSourceSaid(t *testing.T) {
 	for policy, stays := range map[v1alpha1.DeletionPolicy]bool{v1alpha1.DeletionPrune: false, v1alpha1.DeletionOrphan: true} {
 		name := "ends-" + map[bool]string{true: "orphan", false: "prune"}[stays]
 		obj := applied(b, name)
-		must(t, b.store.SetEnd(t.Context(), name, string(policy), accountOf("")))
-		must(t, b.store.Choose(t.Context(), name, accepted.Chosen{Version: "1.0.0"}, nil))
+		must(t, b.store.SetDeletion(t.Context(), name, string(policy), accountOf("")))
+		must(t, b.store.SetAccepted(t.Context(), name, state.Accepted{Version: "1.0.0"}, nil))
 		b.reload()
 		r := newReleasesOf(b)
 		r.wakeKnown(t.Context())
@@ -161,7 +161,7 @@ func TestAReleaseDeletedByHandKeepsItsObjects(t *testing.T) {
 			Interval: metav1.Duration{Duration: time.Minute}, Timeout: metav1.Duration{Duration: time.Minute},
 		},
 	})
-	must(t, b.store.SetEnd(t.Context(), "byhand", string(v1alpha1.DeletionPrune), accountOf("")))
+	must(t, b.store.SetDeletion(t.Context(), "byhand", string(v1alpha1.DeletionPrune), accountOf("")))
 	must(t, b.store.SetSource(t.Context(), "byhand", acceptedSource(map[string]string{"ClusterRelease/byhand": "sha256:aa"})))
 	rr := &releaseReconciler{base: b.base, sources: b.runtimes(Options{}), releases: newReleasesOf(b)}
 	result, err := rr.Reconcile(t.Context(), named("byhand"))

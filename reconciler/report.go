@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/reconciler/writeback"
 	"github.com/lockstep-dev/lockstep/sources/git"
@@ -182,7 +182,7 @@ func (r *reports) report(ctx context.Context) error {
 }
 
 // writer returns the writer of a source, made anew when its declaration changed.
-func (r *reports) writer(source *v1alpha1.GitSource, record accepted.Source) (*writeback.Writer, error) {
+func (r *reports) writer(source *v1alpha1.GitSource, record state.Source) (*writeback.Writer, error) {
 	spec := source.Spec.WriteBack
 	url := spec.URL
 	if url == "" {
@@ -261,7 +261,7 @@ func (r *reports) publisher(source *v1alpha1.GitSource, url, last string) (*git.
 // in the source's status for people.
 func (r *reports) told(ctx context.Context, p published) error {
 	if p.Err == nil {
-		if err := r.store.SetPublished(ctx, p.source, accepted.Published{Key: p.Key, Commit: p.Pushed.Revision.Hash}); err != nil {
+		if err := r.store.SetPublished(ctx, p.source, state.Published{Key: p.Key, Commit: p.Pushed.Revision.Hash}); err != nil {
 			return err
 		}
 	}

@@ -115,7 +115,7 @@ func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worke
 	}
 	request := verify.Request{
 		Name: r.name, Source: from.url, Image: desired.Image, Version: desired.Version,
-		Seen: seen, Standing: r.standing(desired),
+		Seen: seen, PreviouslyAccepted: r.standing(desired),
 	}
 	for _, s := range desired.Signatures {
 		d, err := trust.ParseDigest(s)

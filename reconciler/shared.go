@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 )
 
@@ -39,7 +39,7 @@ type base struct {
 	client client.Client
 	// live reads from the API server, where the cache may be behind.
 	live    client.Reader
-	store   *accepted.Store
+	store   *state.Store
 	events  events.Recorder
 	metrics *metrics.Recorder
 	gauges  *releaseMetrics
@@ -180,14 +180,14 @@ func stalled(obj conditioned) bool {
 }
 
 func (b *base) event(obj client.Object, kind, reason, message string) {
-	b.events.Eventf(obj, nil, kind, reason, reason, "%s", foreign.Clip(message, 1000))
+	b.events.Eventf(obj, nil, kind, reason, reason, "%s", sanitize.Clip(message, 1000))
 }
 
 // held says whether a brake or a foreign edit holds the object, and how. Both
 // are honoured alike for objects from Git and from payloads.
 func (b *base) held(obj client.Object, suspended bool) status.HeldBy {
 	if why, ok := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; ok {
-		return status.HeldBy{Reason: status.ReasonPaused, Message: "paused: " + foreign.Line(why)}
+		return status.HeldBy{Reason: status.ReasonPaused, Message: "paused: " + sanitize.Line(why)}
 	}
 	if suspended {
 		return status.HeldBy{Reason: status.ReasonSuspended, Message: "spec.suspend is set"}
@@ -220,7 +220,7 @@ func retriable(err error) bool {
 func (o *Operator) quiet(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		result, err := r.Reconcile(ctx, req)
-		if errors.Is(err, accepted.ErrLost) {
+		if errors.Is(err, state.ErrConflict) {
 			o.fatal(err)
 			return reconcile.Result{}, err
 		}

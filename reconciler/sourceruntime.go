@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload/verify"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/sources"
 	"github.com/lockstep-dev/lockstep/sources/desired"
@@ -30,7 +30,7 @@ import (
 type sourceRuntimes struct {
 	group
 	opts    Options
-	store   *accepted.Store
+	store   *state.Store
 	secrets typedcorev1.SecretInterface
 
 	// changed and poolsChanged wake the controllers of what sources declare,
@@ -242,7 +242,7 @@ func (s *sourceRuntimes) notFromSource(obj client.Object, kind string, spec any)
 	if ok {
 		message = fmt.Sprintf("its spec isn't what GitSource/%s said; it is being put back; to change it, change it in Git", source)
 	}
-	return status.HeldBy{Reason: status.ReasonNotFromSource, Message: message, Passes: ok}
+	return status.HeldBy{Reason: status.ReasonNotFromSource, Message: message, Transient: ok}
 }
 
 // asDeclared reports whether an object is as its source declares it now, or in

@@ -10,12 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-func acceptedSource(objects map[string]string) accepted.Source {
-	return accepted.Source{URL: "ssh://git@git.example.com/old.git", Cluster: "prod", Revision: "main@sha1:0123", Objects: objects}
+func acceptedSource(objects map[string]string) state.Source {
+	return state.Source{URL: "ssh://git@git.example.com/old.git", Cluster: "prod", Revision: "main@sha1:0123", Objects: objects}
 }
 
 func TestTheOriginOutlivesItsSource(t *testing.T) {

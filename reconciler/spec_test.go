@@ -17,7 +17,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 	"github.com/lockstep-dev/lockstep/sources"
@@ -59,22 +59,22 @@ func TestOverridesEndByTheClock(t *testing.T) {
 }
 
 func TestHowAReleaseBegins(t *testing.T) {
-	done := func(v, image string) accepted.Completed { return accepted.Completed{Version: v, Image: image} }
+	done := func(v, image string) state.Completed { return state.Completed{Version: v, Image: image} }
 	for name, c := range map[string]struct {
-		completed []accepted.Completed
+		completed []state.Completed
 		desired   worker.Desired
 		want      payload.State
 	}{
 		"a cluster that never had one initializes": {nil, worker.Desired{Version: "1.0.0"}, payload.Initializing},
-		"what is there is kept":                    {[]accepted.Completed{done("1.0.0", "a")}, worker.Desired{Version: "1.0.0", Image: "a"}, payload.Reconciling},
+		"what is there is kept":                    {[]state.Completed{done("1.0.0", "a")}, worker.Desired{Version: "1.0.0", Image: "a"}, payload.Reconciling},
 		"the same version of another digest is an update": {
-			[]accepted.Completed{done("1.0.0", "a")}, worker.Desired{Version: "1.0.0", Image: "b"}, payload.Updating,
+			[]state.Completed{done("1.0.0", "a")}, worker.Desired{Version: "1.0.0", Image: "b"}, payload.Updating,
 		},
-		"a higher version is an update":       {[]accepted.Completed{done("1.9.0", "a")}, worker.Desired{Version: "1.10.0", Image: "b"}, payload.Updating},
-		"a lower version is a rollback":       {[]accepted.Completed{done("1.10.0", "a")}, worker.Desired{Version: "1.9.0", Image: "b"}, payload.RollingBack},
-		"what is no version is never a lower": {[]accepted.Completed{done("1.0.0", "a")}, worker.Desired{Version: "blue", Image: "b"}, payload.Updating},
+		"a higher version is an update":       {[]state.Completed{done("1.9.0", "a")}, worker.Desired{Version: "1.10.0", Image: "b"}, payload.Updating},
+		"a lower version is a rollback":       {[]state.Completed{done("1.10.0", "a")}, worker.Desired{Version: "1.9.0", Image: "b"}, payload.RollingBack},
+		"what is no version is never a lower": {[]state.Completed{done("1.0.0", "a")}, worker.Desired{Version: "blue", Image: "b"}, payload.Updating},
 	} {
-		if got := stateOf(accepted.Release{Completed: c.completed}, c.desired); got != c.want {
+		if got := stateOf(state.Release{Completed: c.completed}, c.desired); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -83,9 +83,9 @@ func TestHowAReleaseBegins(t *testing.T) {
 // A way back that isn't at its end isn't what was level before, though it's the
 // same release.
 func TestUnfinishedWorkGoesOn(t *testing.T) {
-	record := accepted.Release{
-		Chosen:    &accepted.Chosen{Version: "1.0.0", Image: "a", State: "RollingBack"},
-		Completed: []accepted.Completed{{Version: "1.0.0", Image: "a"}},
+	record := state.Release{
+		Accepted:  &state.Accepted{Version: "1.0.0", Image: "a", State: "RollingBack"},
+		Completed: []state.Completed{{Version: "1.0.0", Image: "a"}},
 	}
 	if got := stateOf(record, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.RollingBack {
 		t.Errorf("a way back goes on as %v", got)
@@ -93,11 +93,11 @@ func TestUnfinishedWorkGoesOn(t *testing.T) {
 	if got := stateOf(record, worker.Desired{Version: "1.1.0", Image: "b"}); got != payload.Updating {
 		t.Errorf("another release begins as %v", got)
 	}
-	begun := accepted.Release{Chosen: &accepted.Chosen{Version: "1.1.0", Image: "b", State: "Updating"}, Completed: record.Completed}
+	begun := state.Release{Accepted: &state.Accepted{Version: "1.1.0", Image: "b", State: "Updating"}, Completed: record.Completed}
 	if got := stateOf(begun, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.RollingBack {
 		t.Errorf("the way back from a release that was only begun begins as %v", got)
 	}
-	record.Chosen.Waits = []accepted.Wait{{Object: accepted.Object{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api"}, Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}
+	record.Accepted.Waits = []state.Wait{{Object: state.Object{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api"}, Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}
 	got := restoreOf(record, &v1alpha1.ClusterReleaseSpec{})
 	if !got.Unfinished || got.State != payload.RollingBack {
 		t.Errorf("restored %+v, want an unfinished way back", got)
@@ -106,7 +106,7 @@ func TestUnfinishedWorkGoesOn(t *testing.T) {
 	if spent := got.Waits[api].At(epoch.Add(time.Minute)); spent != 2*time.Minute {
 		t.Errorf("%s is spent on %s, want two minutes", spent, api)
 	}
-	record.Chosen.State = ""
+	record.Accepted.State = ""
 	if got := stateOf(record, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.Reconciling {
 		t.Errorf("what is level goes on as %v", got)
 	}
@@ -119,16 +119,16 @@ func TestWhatRunsIsKeptWhileADependencyIsNotReady(t *testing.T) {
 	if _, ok := keptWhileWaiting(nil, desired); ok {
 		t.Error("a release that runs nothing yet doesn't wait")
 	}
-	kept, ok := keptWhileWaiting(&accepted.Chosen{Version: "1.0.0", Image: "a"}, desired)
+	kept, ok := keptWhileWaiting(&state.Accepted{Version: "1.0.0", Image: "a"}, desired)
 	if !ok || kept.Version != "1.0.0" || kept.Image != "a" {
 		t.Errorf("goes on with %+v, want what it runs", kept)
 	}
-	if kept, ok := keptWhileWaiting(&accepted.Chosen{Version: "1.1.0", Image: "b"}, desired); !ok || !kept.Same(desired) {
+	if kept, ok := keptWhileWaiting(&state.Accepted{Version: "1.1.0", Image: "b"}, desired); !ok || !kept.Equal(desired) {
 		t.Errorf("goes on with %+v, want what is asked for: it runs already", kept)
 	}
 	// The same version of other files, or selected otherwise, comes next too.
 	path := worker.Desired{Version: "1.0.0", Path: "site", Revision: "main@sha1:2"}
-	if kept, ok := keptWhileWaiting(&accepted.Chosen{Version: "1.0.0", Path: "site", Revision: "main@sha1:1"}, path); !ok || kept.Revision != "main@sha1:1" {
+	if kept, ok := keptWhileWaiting(&state.Accepted{Version: "1.0.0", Path: "site", Revision: "main@sha1:1"}, path); !ok || kept.Revision != "main@sha1:1" {
 		t.Errorf("goes on with %+v, want the revision that runs", kept)
 	}
 	desired.Selection.Profile = "edge"
@@ -139,17 +139,17 @@ func TestWhatRunsIsKeptWhileADependencyIsNotReady(t *testing.T) {
 }
 
 func TestAnObjectThatOnlySaysOtherWordsIsNoNews(t *testing.T) {
-	at := func(spent time.Duration, running time.Time) []accepted.Wait {
-		return []accepted.Wait{{Object: accepted.Object{Kind: "Pod", Name: "a"}, Spent: metav1.Duration{Duration: spent}, Running: running}}
+	at := func(spent time.Duration, running time.Time) []state.Wait {
+		return []state.Wait{{Object: state.Object{Kind: "Pod", Name: "a"}, Spent: metav1.Duration{Duration: spent}, Running: running}}
 	}
 	for name, tc := range map[string]struct {
-		a, b []accepted.Wait
+		a, b []state.Wait
 		same bool
 	}{
 		"the clock went on":          {at(0, epoch.Add(-time.Minute)), at(time.Minute, epoch), true},
 		"the clock was stopped":      {at(0, epoch.Add(-time.Minute)), at(time.Minute, time.Time{}), false},
 		"the clock began anew":       {at(0, epoch.Add(-time.Minute)), at(0, epoch), false},
-		"another object":             {at(time.Minute, epoch), []accepted.Wait{{Object: accepted.Object{Kind: "Pod", Name: "b"}, Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}, false},
+		"another object":             {at(time.Minute, epoch), []state.Wait{{Object: state.Object{Kind: "Pod", Name: "b"}, Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}, false},
 		"nothing is waited for":      {at(time.Minute, epoch), nil, false},
 		"nothing was and nothing is": {nil, nil, true},
 	} {
@@ -177,20 +177,20 @@ func TestOnlyLongWaitsAreRemembered(t *testing.T) {
 	if got := nextLongWait(clocks, epoch); got != 20*time.Second {
 		t.Errorf("the next long wait is in %s, want that of the short one in 20s", got)
 	}
-	for i := range 2 * accepted.MaxWaits {
+	for i := range 2 * state.MaxWaits {
 		clocks[id(strconv.Itoa(i))] = worker.WaitClock{Spent: time.Hour}
 	}
-	if got := len(longWaits(clocks, epoch)); got != accepted.MaxWaits {
-		t.Errorf("%d waits, want at most %d", got, accepted.MaxWaits)
+	if got := len(longWaits(clocks, epoch)); got != state.MaxWaits {
+		t.Errorf("%d waits, want at most %d", got, state.MaxWaits)
 	}
 }
 
 func TestARestartGoesOnWithWhatWasChosen(t *testing.T) {
 	spec := &v1alpha1.ClusterReleaseSpec{Profile: "edge"}
 	selection := selectionOf(spec)
-	record := accepted.Release{
-		Chosen:    &accepted.Chosen{Version: "1.1.0", Path: "releases/1.1.0", Revision: "main@sha1:0123"},
-		Completed: []accepted.Completed{{Version: "1.1.0", Path: "releases/1.1.0"}, {Version: "1.0.0", Image: "a"}},
+	record := state.Release{
+		Accepted:  &state.Accepted{Version: "1.1.0", Path: "releases/1.1.0", Revision: "main@sha1:0123"},
+		Completed: []state.Completed{{Version: "1.1.0", Path: "releases/1.1.0"}, {Version: "1.0.0", Image: "a"}},
 	}
 	want := worker.Desired{Version: "1.1.0", Path: "releases/1.1.0", Revision: "main@sha1:0123", Selection: selection}
 	if diff := cmp.Diff(worker.Restore{Accepted: want, Applied: want}, restoreOf(record, spec)); diff != "" {
@@ -201,13 +201,13 @@ func TestARestartGoesOnWithWhatWasChosen(t *testing.T) {
 	if diff := cmp.Diff(worker.Desired{Version: "1.0.0", Image: "a", Selection: selection}, got.Applied); diff != "" {
 		t.Errorf("an update was on its way (-want +got):\n%s", diff)
 	}
-	if got := restoreOf(accepted.Release{}, spec); !got.Accepted.Empty() || !got.Applied.Empty() {
+	if got := restoreOf(state.Release{}, spec); !got.Accepted.Empty() || !got.Applied.Empty() {
 		t.Errorf("a new release restores %+v", got)
 	}
 }
 
 func TestOnlyTheLastTwoReleasesStand(t *testing.T) {
-	record := accepted.Release{Completed: []accepted.Completed{{Version: "3", Image: "c"}, {Version: "2", Image: "b"}, {Version: "1", Image: "a"}}}
+	record := state.Release{Completed: []state.Completed{{Version: "3", Image: "c"}, {Version: "2", Image: "b"}, {Version: "1", Image: "a"}}}
 	for _, c := range []struct {
 		d    worker.Desired
 		want bool
@@ -240,12 +240,12 @@ func TestSelectionSaysWhatTheSpecSays(t *testing.T) {
 }
 
 func TestPolicyDefaultsToACarefulPrune(t *testing.T) {
-	if p := policyOf(&v1alpha1.ClusterReleaseSpec{}); !p.prune || p.maxFraction != 20 {
+	if p := policyOf(&v1alpha1.ClusterReleaseSpec{}); !p.prune || p.maxPercent != 20 {
 		t.Errorf("default policy %+v", p)
 	}
 	off, all := false, int32(100)
-	p := policyOf(&v1alpha1.ClusterReleaseSpec{Prune: &v1alpha1.PrunePolicy{Enabled: &off, MaxFraction: &all}})
-	if p.prune || p.maxFraction != 100 {
+	p := policyOf(&v1alpha1.ClusterReleaseSpec{Prune: &v1alpha1.PrunePolicy{Enabled: &off, MaxPercent: &all}})
+	if p.prune || p.maxPercent != 100 {
 		t.Errorf("policy %+v", p)
 	}
 }
@@ -409,12 +409,12 @@ func TestARefusedTrustDocumentIsNotOfferedAtEachTick(t *testing.T) {
 func TestALostStoreEndsTheProcess(t *testing.T) {
 	var o Operator
 	controller := o.quiet(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-		return reconcile.Result{}, fmt.Errorf("write: %w", accepted.ErrLost)
+		return reconcile.Result{}, fmt.Errorf("write: %w", state.ErrConflict)
 	}))
 	var got error
 	o.fail = func(err error) { got = err } // Run does, after the controllers were made
 	_, err := controller.Reconcile(t.Context(), reconcile.Request{})
-	if err == nil || !errors.Is(got, accepted.ErrLost) {
+	if err == nil || !errors.Is(got, state.ErrConflict) {
 		t.Errorf("the process goes on: %v, %v", got, err)
 	}
 }

@@ -70,7 +70,7 @@ func TestWhatIsUnmanagedAndLeavesTheReleaseIsNotPruned(t *testing.T) {
 		_, err := b.Apply(t.Context(), &both.Manifests[i], payload.Reconciling)
 		must(t, err)
 	}
-	b.setPolicy(buildPolicy{prune: true, maxFraction: 90, unmanaged: []worker.Override{{ID: both.Manifests[1].ID}}})
+	b.setPolicy(buildPolicy{prune: true, maxPercent: 90, unmanaged: []worker.Override{{ID: both.Manifests[1].ID}}})
 	must(t, b.Prune(t.Context(), &payload.Payload{Manifests: both.Manifests[:1]}))
 	for name, want := range map[string]bool{"kept": true, "edited": true, "gone": false} {
 		_, err := kube.CoreV1().ConfigMaps(ns).Get(t.Context(), name, metav1.GetOptions{})

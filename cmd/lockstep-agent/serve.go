@@ -33,7 +33,7 @@ func serve(ctx context.Context, cfg agentConfig, stderr io.Writer) (err error) {
 	now := clock(time.Now, builtAt())
 	files := mtls.InDir(cfg.pkiDir)
 	if cfg.foreignCA != "" {
-		files.ForeignCAs = []string{cfg.foreignCA}
+		files.UntrustedCAs = []string{cfg.foreignCA}
 	}
 	identity, err := mtls.Open(files, now)
 	if err != nil {
@@ -131,7 +131,7 @@ func warnBeforeExpiry(ctx context.Context, p parts) {
 // listen serves callers, unless a fault of the simulated machine keeps the
 // network away.
 func listen(ctx context.Context, cfg agentConfig, p parts) error {
-	machine, err := sim.Look(cfg.sim.dir)
+	machine, err := sim.Inspect(cfg.sim.dir)
 	if err != nil {
 		return err
 	}

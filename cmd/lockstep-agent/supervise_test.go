@@ -92,7 +92,7 @@ case $(wc -l < "$2") in 1) exit 86;; 2) exit 3;; *) exit 87;; esac`
 	if boots[1] != boots[2] {
 		t.Errorf("a crash of the agent rebooted the machine: %s, %s", boots[1], boots[2])
 	}
-	if status, err := sim.Look(dir); err != nil || status.Up {
+	if status, err := sim.Inspect(dir); err != nil || status.Up {
 		t.Errorf("a machine that is powered off looks up: %+v, %v", status, err)
 	}
 }
@@ -110,7 +110,7 @@ while :; do sleep 0.05; done`
 	if _, err := os.Stat(filepath.Join(dir, "power.lock")); err != nil {
 		t.Errorf("nobody can see that the machine is under power: %v", err)
 	}
-	if status, err := sim.Look(dir); err != nil || !status.Up {
+	if status, err := sim.Inspect(dir); err != nil || !status.Up {
 		t.Errorf("a machine that runs looks down: %+v, %v", status, err)
 	}
 	cancel()
@@ -120,7 +120,7 @@ while :; do sleep 0.05; done`
 	if got := lines(t, log, 2); got[1] != "stopped" {
 		t.Errorf("the agent was not asked to stop: %v", got)
 	}
-	if status, err := sim.Look(dir); err != nil || status.Up {
+	if status, err := sim.Inspect(dir); err != nil || status.Up {
 		t.Errorf("a machine without a supervisor looks up: %+v, %v", status, err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
@@ -85,7 +85,7 @@ func brake(ctx context.Context, out io.Writer, flags *brakeFlags, args []string,
 	for _, obj := range objects {
 		var value *string
 		if on {
-			text := foreign.Line(fmt.Sprintf("%s (%s, %s)", flags.reason, whoami(), time.Now().UTC().Format(time.RFC3339)))
+			text := sanitize.Line(fmt.Sprintf("%s (%s, %s)", flags.reason, whoami(), time.Now().UTC().Format(time.RFC3339)))
 			value = &text
 		}
 		if err := annotate(ctx, c, obj, brakeAnnotation(obj), value); err != nil {

@@ -27,9 +27,9 @@ import (
 	"github.com/lockstep-dev/lockstep/config/reasons"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
-	"github.com/lockstep-dev/lockstep/reconciler/leftout"
+	"github.com/lockstep-dev/lockstep/reconciler/excluded"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
 )
 
 func newExplainCommand() *cobra.Command {
@@ -100,7 +100,7 @@ type evidence struct {
 	holder string
 	// leftOut are the releases whose payloads have it, but not for this cluster;
 	// looked for where no inventory holds it.
-	leftOut []leftout.Found
+	leftOut []excluded.Found
 	// source declares the object in Git, with this spec hash; "" if none does.
 	source, declared string
 	// nodeLabels are those of a host's Node.
@@ -174,11 +174,11 @@ func gather(ctx context.Context, flags *clusterFlags, arg string) (*evidence, er
 		e.problems = append(e.problems, err.Error())
 	}
 	if len(e.held) == 0 {
-		if e.leftOut, err = leftout.Find(ctx, maps, e.id); err != nil {
+		if e.leftOut, err = excluded.Find(ctx, maps, e.id); err != nil {
 			e.problems = append(e.problems, err.Error())
 		}
 	}
-	store := accepted.New(maps)
+	store := state.New(maps)
 	if err := store.Load(ctx); err != nil {
 		e.problems = append(e.problems, err.Error())
 	} else if e.id.Group == v1alpha1.Group {

@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
-	"github.com/lockstep-dev/lockstep/reconciler/leftout"
+	"github.com/lockstep-dev/lockstep/reconciler/excluded"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
@@ -117,7 +117,7 @@ func (e *explained) declare() {
 	e.release.Status = v1alpha1.ClusterReleaseStatus{
 		Accepted: &v1alpha1.ReleaseRef{Version: "1.4.2", Verified: true, Evidence: []string{"release-2026"}},
 		Applied:  &v1alpha1.ReleaseRef{Version: "1.4.2"},
-		Payload:  &v1alpha1.PayloadStatus{Warnings: 1, LeftOut: 2},
+		Payload:  &v1alpha1.PayloadStatus{Warnings: 1, Excluded: 2},
 		Progress: &v1alpha1.ReleaseProgress{
 			State: "Updating", Summary: "2/4", Done: 2, Total: 4, RunLevel: 2,
 			Blocking: []v1alpha1.Blocking{{Object: "ConfigMap explained/refused", Since: &now, Reason: "WebhookDenied", Message: "policy: no"}},
@@ -216,7 +216,7 @@ func TestExplainFollowsTheChainFromTheCommitToTheLiveObject(t *testing.T) {
 	e.says("ConfigMap/explained/gone", "gone: ", "somebody deleted it", "live      not there")
 	e.says("configmap/explained/later", "waits for its turn", "run level 50, the release is at 2 (2/4)")
 	e.says("configmap/explained/foreign", "not ours: no release declares it")
-	e.must(leftout.New(e.maps, "explained").Keep(t.Context(), &payload.Payload{Version: "1.4.2", Skipped: []payload.Skipped{
+	e.must(excluded.New(e.maps, "explained").Record(t.Context(), &payload.Payload{Version: "1.4.2", Skipped: []payload.Skipped{
 		{ID: e.configMap("optional").ID, File: "release-manifests/0000_50_web_00.yaml", Line: 7, Reason: payload.SkipCapability, Detail: "capability Console isn't enabled"},
 		{ID: e.configMap("foreign").ID, File: "release-manifests/0000_50_web_01.yaml", Line: 1, Reason: payload.SkipProfile, Detail: "only for profile edge"},
 	}}))

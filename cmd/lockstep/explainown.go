@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
@@ -46,7 +46,7 @@ func (v *explainView) gitSource(s *v1alpha1.GitSource) {
 		if r.Signer != "" {
 			signer = "signed by " + r.Signer
 		}
-		v.line("accepted", "%s %q, %s, %s ago", shortRevision(r.Revision), foreign.Line(r.Subject), signer, age(v.now, r.Time.Time))
+		v.line("accepted", "%s %q, %s, %s ago", shortRevision(r.Revision), sanitize.Line(r.Subject), signer, age(v.now, r.Time.Time))
 	}
 	if r := s.Status.AttemptedRevision; r != nil {
 		v.line("newest", "%s", shortRevision(r.Revision))
@@ -70,13 +70,13 @@ func (v *explainView) clusterRelease(r *v1alpha1.ClusterRelease) {
 		}
 	}
 	if p := r.Status.Payload; p != nil {
-		v.line("payload", "documents left out for this cluster: %d, oddities accepted: %d; lockstep release inspect lists them", p.LeftOut, p.Warnings)
+		v.line("payload", "documents left out for this cluster: %d, oddities accepted: %d; lockstep release inspect lists them", p.Excluded, p.Warnings)
 	}
 	if text := stayingCapabilities(r); text != "" {
 		v.line("stays", "%s", text)
 	}
 	for _, w := range r.Status.Warnings {
-		v.line("warning", "%s", foreign.Line(w))
+		v.line("warning", "%s", sanitize.Line(w))
 	}
 	for _, o := range r.Spec.Overrides {
 		if o.Unmanaged {

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
 	"github.com/lockstep-dev/lockstep/config/reasons"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
@@ -51,11 +51,11 @@ func (v *explainView) render(e *evidence) string {
 
 // line writes one link of the chain.
 func (v *explainView) line(word, format string, args ...any) {
-	fmt.Fprintf(&v.b, "  %-9s %s\n", word, foreign.Clip(fmt.Sprintf(format, args...), 1500))
+	fmt.Fprintf(&v.b, "  %-9s %s\n", word, sanitize.Clip(fmt.Sprintf(format, args...), 1500))
 }
 
 func (v *explainView) head(subject, text string) {
-	fmt.Fprintf(&v.b, "%s   %s\n", v.bold(foreign.Line(subject)), foreign.Clip(text, 1500))
+	fmt.Fprintf(&v.b, "%s   %s\n", v.bold(sanitize.Line(subject)), sanitize.Clip(text, 1500))
 }
 
 // explain says what a reason means, once.
@@ -155,7 +155,7 @@ func (v *explainView) answerFor(e *evidence, r *v1alpha1.ClusterRelease) answer 
 	}
 	if o := overrideOf(r, e.id); o != nil {
 		if o.Expires == nil || v.now.Before(o.Expires.Time) {
-			return answer{"left to people by an override of ClusterRelease/" + r.Name + ": " + foreign.Line(o.Reason), overrideEnd(o)}
+			return answer{"left to people by an override of ClusterRelease/" + r.Name + ": " + sanitize.Line(o.Reason), overrideEnd(o)}
 		}
 	}
 	if e.live != nil && e.live.GetDeletionTimestamp() != nil {
@@ -186,7 +186,7 @@ func leftOutAnswer(e *evidence) answer {
 		state = "not ours: "
 	}
 	return answer{
-		foreign.Line(state + strings.Join(whys, "; ")),
+		sanitize.Line(state + strings.Join(whys, "; ")),
 		"spec.profile, featureSet, featureGates and capabilities of the ClusterRelease decide; until then Lockstep neither makes nor changes it",
 	}
 }
@@ -218,8 +218,8 @@ func (v *explainView) judged(e *evidence, r *v1alpha1.ClusterRelease) answer {
 	if e.meta != nil {
 		m = e.meta
 	}
-	switch held.Judge(m) {
-	case apply.Level:
+	switch held.Compare(m) {
+	case apply.InSync:
 		return answer{"as " + releaseWords(r) + " wants it" + ailing(e.live), ""}
 	case apply.Done:
 		return answer{"a Job that finished, and was removed after that", ""}
@@ -246,7 +246,7 @@ func releaseWords(r *v1alpha1.ClusterRelease) string {
 // heldBy says which brake or wait holds the release; "" for none.
 func heldBy(r *v1alpha1.ClusterRelease) string {
 	if why, ok := r.Annotations[v1alpha1.AnnotationPaused]; ok {
-		return "paused: " + foreign.Line(why)
+		return "paused: " + sanitize.Line(why)
 	}
 	if r.Spec.Suspend {
 		return "spec.suspend is set"
@@ -269,7 +269,7 @@ func lastWriter(e *evidence, manager string) string {
 	if last == nil {
 		return ""
 	}
-	return fmt.Sprintf("; the last other writer is %s at %s", foreign.Line(last.Manager), last.Time.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("; the last other writer is %s at %s", sanitize.Line(last.Manager), last.Time.UTC().Format(time.RFC3339))
 }
 
 func overrideEnd(o *v1alpha1.Override) string {
@@ -362,7 +362,7 @@ func (v *explainView) commit(e *evidence, obj client.Object) {
 	if rev.Signer != "" {
 		signer = "signed by " + rev.Signer
 	}
-	v.line("commit", "%s %q, %s", shortRevision(rev.Revision), foreign.Line(rev.Subject), signer)
+	v.line("commit", "%s %q, %s", shortRevision(rev.Revision), sanitize.Line(rev.Subject), signer)
 	v.line("source", "GitSource/%s, %s %s, accepted %s ago", s.Name, s.Spec.URL, s.Spec.Path, age(v.now, rev.Time.Time))
 	if at := s.Status.AttemptedRevision; at != nil && at.Revision != rev.Revision {
 		v.line("newest", "%s isn't accepted; lockstep explain gitsource/%s says why", shortRevision(at.Revision), s.Name)
@@ -401,7 +401,7 @@ func (v *explainView) live(e *evidence) {
 	v.line("live", "%s", strings.Join(parts, ", "))
 	var managers []string
 	for i := range e.meta.ManagedFields {
-		name := foreign.Line(e.meta.ManagedFields[i].Manager)
+		name := sanitize.Line(e.meta.ManagedFields[i].Manager)
 		if s := e.meta.ManagedFields[i].Subresource; s != "" {
 			name += " (" + s + ")"
 		}
@@ -423,7 +423,7 @@ func liveConditions(u *unstructured.Unstructured) []string {
 	var out []string
 	for _, one := range list[:min(len(list), 8)] {
 		m, _ := one.(map[string]any)
-		out = append(out, foreign.Line(fmt.Sprintf("%v=%v", m["type"], m["status"])))
+		out = append(out, sanitize.Line(fmt.Sprintf("%v=%v", m["type"], m["status"])))
 	}
 	return out
 }

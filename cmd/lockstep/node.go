@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/fleet"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
@@ -153,7 +153,7 @@ func writeJSON(out io.Writer, v any) error {
 func writeFacts(out io.Writer, f nodeos.HostFacts, agent string, trust int64) error {
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	row := func(name, format string, args ...any) {
-		fmt.Fprintf(table, "%s\t%s\n", name, foreign.Line(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(table, "%s\t%s\n", name, sanitize.Line(fmt.Sprintf(format, args...)))
 	}
 	confirmed := "committed"
 	if !f.Booted.Confirmed {
@@ -214,7 +214,7 @@ that the host knew; then an administrator resets the fence. Role admin only.`,
 				if err := hosts.ResetFence(ctx, dial.hostID, facts.Fence); err != nil {
 					return err
 				}
-				return say(cmd.OutOrStdout(), "%s: forgot fence epoch %d of cluster %s\n", dial.hostID, facts.Fence.Epoch, foreign.Line(facts.Fence.ClusterUID))
+				return say(cmd.OutOrStdout(), "%s: forgot fence epoch %d of cluster %s\n", dial.hostID, facts.Fence.Epoch, sanitize.Line(facts.Fence.ClusterUID))
 			})
 		},
 	}

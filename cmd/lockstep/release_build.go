@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/build"
 	"github.com/lockstep-dev/lockstep/payload/registry"
@@ -112,7 +112,7 @@ func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, s
 		return invalid(fmt.Errorf("a cluster would refuse this release: %w", err))
 	}
 	for _, w := range checked.Warnings {
-		if err := say(out, "warning: %s\n", foreign.Line(w)); err != nil {
+		if err := say(out, "warning: %s\n", sanitize.Line(w)); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
@@ -46,7 +46,7 @@ if --trust names a policy that it satisfies. Values of Secrets are masked.`,
 				encoder.SetIndent("", "  ")
 				return encoder.Encode(changes)
 			default:
-				return invalid(fmt.Errorf("output %q isn't json", foreign.Line(output)))
+				return invalid(fmt.Errorf("output %q isn't json", sanitize.Line(output)))
 			}
 		},
 	}
@@ -67,7 +67,7 @@ func writeChanges(w io.Writer, before, after *payload.Payload, changes []payload
 		count[payload.Added], count[payload.Changed], count[payload.Removed],
 		len(after.Manifests)-count[payload.Added]-count[payload.Changed])
 	for _, c := range changes {
-		fmt.Fprintf(out, "%s %s\n", marks[c.Kind], foreign.Line(c.Object.String()))
+		fmt.Fprintf(out, "%s %s\n", marks[c.Kind], sanitize.Line(c.Object.String()))
 		for _, f := range c.Fields {
 			fmt.Fprintf(out, "    %s: %s → %s\n", f.Path, cmp.Or(f.Old, "(absent)"), cmp.Or(f.New, "(absent)"))
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/build"
 	"github.com/lockstep-dev/lockstep/payload/taskgraph"
@@ -49,7 +49,7 @@ only if --trust names a policy that it satisfies.`,
 			case "dot":
 				return g.WriteDOT(cmd.OutOrStdout())
 			default:
-				return invalid(fmt.Errorf("output %q isn't dot", foreign.Line(output)))
+				return invalid(fmt.Errorf("output %q isn't dot", sanitize.Line(output)))
 			}
 		},
 	}
@@ -66,7 +66,7 @@ func parseState(name string) (payload.State, error) {
 			return s, nil
 		}
 	}
-	return 0, invalid(fmt.Errorf("state %q isn't Initializing, Updating, RollingBack or Reconciling", foreign.Line(name)))
+	return 0, invalid(fmt.Errorf("state %q isn't Initializing, Updating, RollingBack or Reconciling", sanitize.Line(name)))
 }
 
 // folderTree returns the files of a payload path or of a built source.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/image"
@@ -41,7 +41,7 @@ type inspection struct {
 	Previous   []string         `json:"previous,omitempty"`
 	// Capabilities are those that the selection enables.
 	Capabilities []string        `json:"capabilities,omitempty"`
-	LeftOut      []inspectedSkip `json:"leftOut,omitempty"`
+	LeftOut      []inspectedSkip `json:"excluded,omitempty"`
 }
 
 // inspectedSkip is a document that isn't applied by the selection.
@@ -147,18 +147,18 @@ func inspectImage(ctx context.Context, progress io.Writer, client *registry.Clie
 	}
 	in := inspection{
 		Reference: exact, Digest: m.Digest,
-		Product: foreign.Line(m.Annotations[verify.AnnotationProduct]), Version: foreign.Line(m.Annotations[verify.AnnotationVersion]),
+		Product: sanitize.Line(m.Annotations[verify.AnnotationProduct]), Version: sanitize.Line(m.Annotations[verify.AnnotationVersion]),
 	}
 	for _, l := range m.Layers {
-		in.Layers = append(in.Layers, inspectedLayer{foreign.Line(l.MediaType), l.Digest, l.Size})
+		in.Layers = append(in.Layers, inspectedLayer{sanitize.Line(l.MediaType), l.Digest, l.Size})
 	}
-	claims, problems, err := verify.Look(ctx, client, exact, verify.Limits{})
+	claims, problems, err := verify.List(ctx, client, exact, verify.Limits{})
 	if err != nil {
 		return in, err
 	}
 	in.Signatures = claims
 	for _, p := range problems {
-		in.Problems = append(in.Problems, foreign.Line(p.Error()))
+		in.Problems = append(in.Problems, sanitize.Line(p.Error()))
 	}
 	if flags.policy == "" {
 		return in, nil
@@ -192,11 +192,11 @@ func (in *inspection) add(p *payload.Payload) {
 	in.Previous, in.Hash, in.Capabilities = p.Previous, p.VersionHash, p.EnabledCapabilities
 	for _, s := range p.Skipped {
 		in.LeftOut = append(in.LeftOut, inspectedSkip{
-			foreign.Line(s.ID.String()), foreign.Line(fmt.Sprintf("%s:%d", s.File, s.Line)), s.Reason, foreign.Line(s.Detail),
+			sanitize.Line(s.ID.String()), sanitize.Line(fmt.Sprintf("%s:%d", s.File, s.Line)), s.Reason, sanitize.Line(s.Detail),
 		})
 	}
 	for _, w := range p.Warnings {
-		in.Problems = append(in.Problems, foreign.Line(w))
+		in.Problems = append(in.Problems, sanitize.Line(w))
 	}
 	for i := range p.Manifests {
 		in.place(&p.Manifests[i])
@@ -214,7 +214,7 @@ func (in *inspection) place(m *payload.Manifest) {
 		l.Components = append(l.Components, inspectedGroup{Name: m.Component})
 	}
 	c := &l.Components[len(l.Components)-1]
-	c.Objects = append(c.Objects, foreign.Line(m.ID.String()))
+	c.Objects = append(c.Objects, sanitize.Line(m.ID.String()))
 }
 
 // write prints the inspection.
@@ -252,7 +252,7 @@ func (in *inspection) head(w io.Writer) {
 		fmt.Fprintf(w, "version hash %s\n", in.Hash)
 	}
 	if len(in.Previous) > 0 {
-		fmt.Fprintf(w, "updates from %s\n", foreign.Line(strings.Join(in.Previous, ", ")))
+		fmt.Fprintf(w, "updates from %s\n", sanitize.Line(strings.Join(in.Previous, ", ")))
 	}
 	for _, l := range in.Layers {
 		fmt.Fprintf(w, "layer\t%s\t%d bytes\t%s\n", l.Digest.Short(), l.Size, l.MediaType)
@@ -266,7 +266,7 @@ func (in *inspection) head(w io.Writer) {
 		fmt.Fprintf(w, "signature\t%s\t%s\t%s\t%s\n", s.Material.Short(), s.Format, s.Predicate, s.Hint)
 	}
 	if len(in.Capabilities) > 0 {
-		fmt.Fprintf(w, "capabilities\t%s\n", foreign.Line(strings.Join(in.Capabilities, ", ")))
+		fmt.Fprintf(w, "capabilities\t%s\n", sanitize.Line(strings.Join(in.Capabilities, ", ")))
 	}
 	reasons := map[string]int{}
 	for _, s := range in.LeftOut {

@@ -166,7 +166,7 @@ func TestASelectionIsCheckedBeforeAnythingIsOpened(t *testing.T) {
 
 // The definition and the loads know the same baselines.
 func TestTheDefinitionTakesTheBaselinesThatALoadKnows(t *testing.T) {
-	definitions, err := crd.Definitions()
+	definitions, err := crd.CRDs()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
@@ -94,7 +94,7 @@ func (v *statusView) lines(w *world) string {
 		ready := meta.FindStatusCondition(conditionsOf(obj), v1alpha1.ConditionReady)
 		state, message := "Unknown", ""
 		if ready != nil {
-			state, message = string(ready.Status)+" "+ready.Reason, foreign.Line(ready.Message)
+			state, message = string(ready.Status)+" "+ready.Reason, sanitize.Line(ready.Message)
 		}
 		extra := ""
 		switch o := obj.(type) {
@@ -122,11 +122,11 @@ func (v *statusView) source(b *strings.Builder, s *v1alpha1.GitSource) {
 	} else {
 		fmt.Fprintf(b, "%s", shortRevision(r.Revision))
 		if r.Subject != "" {
-			fmt.Fprintf(b, "  %q", foreign.Line(r.Subject))
+			fmt.Fprintf(b, "  %q", sanitize.Line(r.Subject))
 		}
 		fmt.Fprintf(b, " (accepted %s ago", age(v.now, r.Time.Time))
 		if r.Signer != "" {
-			fmt.Fprintf(b, ", signed by %s", foreign.Line(r.Signer))
+			fmt.Fprintf(b, ", signed by %s", sanitize.Line(r.Signer))
 		}
 		b.WriteByte(')')
 	}
@@ -137,10 +137,10 @@ func (v *statusView) source(b *strings.Builder, s *v1alpha1.GitSource) {
 	v.brakes(b, s)
 	v.problem(b, s, s.Status.Conditions)
 	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionInsecure); c != nil && c.Status == metav1.ConditionTrue {
-		fmt.Fprintf(b, "  insecure  %s\n", foreign.Line(c.Message))
+		fmt.Fprintf(b, "  insecure  %s\n", sanitize.Line(c.Message))
 	}
 	for _, name := range s.Status.Orphaned {
-		fmt.Fprintf(b, "  orphaned  %s left Git and was kept\n", foreign.Line(name))
+		fmt.Fprintf(b, "  orphaned  %s left Git and was kept\n", sanitize.Line(name))
 	}
 }
 
@@ -175,7 +175,7 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 	b.WriteByte('\n')
 	accepted := r.Status.Accepted
 	if accepted != nil && accepted.Version == to && len(accepted.Evidence) > 0 {
-		fmt.Fprintf(b, "  signed by %s\n", foreign.Line(strings.Join(accepted.Evidence, ", ")))
+		fmt.Fprintf(b, "  signed by %s\n", sanitize.Line(strings.Join(accepted.Evidence, ", ")))
 	}
 	v.brakes(b, r)
 	if refused := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReleaseAccepted); refused != nil && refused.Status == metav1.ConditionFalse {
@@ -183,13 +183,13 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 		if accepted != nil {
 			goesOn = accepted.Version + " goes on"
 		}
-		fmt.Fprintf(b, "  %s   %s is not accepted, %s\n  %s: %s\n", v.red("refused"), to, goesOn, refused.Reason, foreign.Clip(refused.Message, 1024))
+		fmt.Fprintf(b, "  %s   %s is not accepted, %s\n  %s: %s\n", v.red("refused"), to, goesOn, refused.Reason, sanitize.Clip(refused.Message, 1024))
 	} else {
 		v.problem(b, r, r.Status.Conditions)
 	}
 	if p := r.Status.Progress; p != nil {
 		for _, x := range p.Blocking {
-			fmt.Fprintf(b, "  blocking  %-32s %s", foreign.Line(x.Object), foreign.Line(x.Message))
+			fmt.Fprintf(b, "  blocking  %-32s %s", sanitize.Line(x.Object), sanitize.Line(x.Message))
 			if x.Since != nil {
 				fmt.Fprintf(b, " for %s", age(v.now, x.Since.Time))
 			}
@@ -203,7 +203,7 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 		fmt.Fprintf(b, "  stays     %s\n", text)
 	}
 	for _, w := range r.Status.Warnings {
-		fmt.Fprintf(b, "  warning   %s\n", foreign.Line(w))
+		fmt.Fprintf(b, "  warning   %s\n", sanitize.Line(w))
 	}
 	for _, o := range r.Spec.Overrides {
 		if !o.Unmanaged {
@@ -217,7 +217,7 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 			state = "is unmanaged until " + o.Expires.UTC().Format(time.DateOnly)
 		}
 		id := payload.ObjectID{Group: o.Group, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
-		fmt.Fprintf(b, "  override  %s %s: %s\n", foreign.Line(id.String()), state, foreign.Line(o.Reason))
+		fmt.Fprintf(b, "  override  %s %s: %s\n", sanitize.Line(id.String()), state, sanitize.Line(o.Reason))
 	}
 }
 
@@ -229,7 +229,7 @@ func stayingCapabilities(r *v1alpha1.ClusterRelease) string {
 		return ""
 	}
 	const most = 8
-	names := foreign.Line(strings.Join(c.Implicit[:min(len(c.Implicit), most)], ", "))
+	names := sanitize.Line(strings.Join(c.Implicit[:min(len(c.Implicit), most)], ", "))
 	if more := len(c.Implicit) - most; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
@@ -264,14 +264,14 @@ func (v *statusView) pool(b *strings.Builder, n *v1alpha1.NodeOS) {
 		if f.Since != nil {
 			since = age(v.now, f.Since.Time)
 		}
-		line := fmt.Sprintf("  %-16s %-11s %-6s %s", foreign.Line(f.Host), f.State, since, foreign.Clip(f.Blocking, 512))
+		line := fmt.Sprintf("  %-16s %-11s %-6s %s", sanitize.Line(f.Host), f.State, since, sanitize.Clip(f.Blocking, 512))
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	for _, d := range n.Status.Denied {
-		fmt.Fprintf(b, "  denied    %s on %s (%s): %s\n", shortDigest(d.Digest), foreign.Line(strings.Join(d.Hosts, ", ")), d.Scope, foreign.Line(d.Reason))
+		fmt.Fprintf(b, "  denied    %s on %s (%s): %s\n", shortDigest(d.Digest), sanitize.Line(strings.Join(d.Hosts, ", ")), d.Scope, sanitize.Line(d.Reason))
 	}
 	if halted := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionHalted); halted != nil && halted.Status == metav1.ConditionTrue {
-		fmt.Fprintf(b, "  %s    %s\n", v.red("halted"), foreign.Clip(halted.Message, 1024))
+		fmt.Fprintf(b, "  %s    %s\n", v.red("halted"), sanitize.Clip(halted.Message, 1024))
 	} else {
 		v.problem(b, n, n.Status.Conditions)
 	}
@@ -280,14 +280,14 @@ func (v *statusView) pool(b *strings.Builder, n *v1alpha1.NodeOS) {
 func (v *statusView) host(b *strings.Builder, h *v1alpha1.Host) {
 	fmt.Fprintf(b, "%s", v.bold("Host/"+h.Name))
 	if o := h.Status.OS; o != nil && o.Booted != nil {
-		fmt.Fprintf(b, "   OS %s (slot %s, %s)", foreign.Line(o.Booted.Version), foreign.Line(o.Booted.Slot), shortDigest(o.Booted.Digest))
+		fmt.Fprintf(b, "   OS %s (slot %s, %s)", sanitize.Line(o.Booted.Version), sanitize.Line(o.Booted.Slot), shortDigest(o.Booted.Digest))
 	}
 	if a := h.Status.Agent; a != nil {
 		word := "not connected"
 		if a.Connected {
 			word = "connected"
 		}
-		fmt.Fprintf(b, "   agent %s %s", foreign.Line(a.Version), word)
+		fmt.Fprintf(b, "   agent %s %s", sanitize.Line(a.Version), word)
 	}
 	b.WriteByte('\n')
 	v.brakes(b, h)
@@ -299,26 +299,26 @@ func (v *statusView) host(b *strings.Builder, h *v1alpha1.Host) {
 		b.WriteByte('\n')
 	}
 	if o := h.Status.Operation; o != nil {
-		fmt.Fprintf(b, "  operation %s %s: %s %s\n", foreign.Line(o.Sequence), foreign.Line(o.ID), foreign.Line(o.Phase), foreign.Line(o.Task))
+		fmt.Fprintf(b, "  operation %s %s: %s %s\n", sanitize.Line(o.Sequence), sanitize.Line(o.ID), sanitize.Line(o.Phase), sanitize.Line(o.Task))
 	}
 	if o := h.Status.LastResult; o != nil {
-		fmt.Fprintf(b, "  last      %s %s: %s\n", foreign.Line(o.Sequence), foreign.Line(o.State), foreign.Clip(o.Message, 512))
+		fmt.Fprintf(b, "  last      %s %s: %s\n", sanitize.Line(o.Sequence), sanitize.Line(o.State), sanitize.Clip(o.Message, 512))
 	}
 	if o := h.Status.OS; o != nil && o.Staged != nil {
-		fmt.Fprintf(b, "  staged    %s (%s)\n", foreign.Line(o.Staged.Version), shortDigest(o.Staged.Digest))
+		fmt.Fprintf(b, "  staged    %s (%s)\n", sanitize.Line(o.Staged.Version), shortDigest(o.Staged.Digest))
 	}
 	if o := h.Status.OS; o != nil && o.Previous != nil {
-		fmt.Fprintf(b, "  previous  %s (%s)\n", foreign.Line(o.Previous.Version), shortDigest(o.Previous.Digest))
+		fmt.Fprintf(b, "  previous  %s (%s)\n", sanitize.Line(o.Previous.Version), shortDigest(o.Previous.Digest))
 	}
 }
 
 // brakes shows pauses and holds: whoever reads status must not miss them.
 func (v *statusView) brakes(b *strings.Builder, obj client.Object) {
 	if why, ok := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; ok {
-		fmt.Fprintf(b, "  %s    %s; lockstep resume %s\n", v.red("paused"), foreign.Line(why), objectArg(obj))
+		fmt.Fprintf(b, "  %s    %s; lockstep resume %s\n", v.red("paused"), sanitize.Line(why), objectArg(obj))
 	}
 	if why, ok := obj.GetAnnotations()[v1alpha1.AnnotationHold]; ok {
-		fmt.Fprintf(b, "  %s      %s; lockstep resume %s\n", v.red("held"), foreign.Line(why), objectArg(obj))
+		fmt.Fprintf(b, "  %s      %s; lockstep resume %s\n", v.red("held"), sanitize.Line(why), objectArg(obj))
 	}
 }
 
@@ -329,11 +329,11 @@ func (v *statusView) problem(b *strings.Builder, obj client.Object, conditions [
 		switch c.Reason {
 		case status.ReasonPaused:
 			if _, own := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; !own {
-				fmt.Fprintf(b, "  %s    %s\n", v.red("paused"), foreign.Clip(c.Message, 1024))
+				fmt.Fprintf(b, "  %s    %s\n", v.red("paused"), sanitize.Clip(c.Message, 1024))
 			}
 			return
 		case status.ReasonSuspended:
-			fmt.Fprintf(b, "  %s %s\n", v.red("suspended"), foreign.Clip(c.Message, 1024))
+			fmt.Fprintf(b, "  %s %s\n", v.red("suspended"), sanitize.Clip(c.Message, 1024))
 			return
 		case status.ReasonUpdating:
 			return // the first line says it
@@ -341,12 +341,12 @@ func (v *statusView) problem(b *strings.Builder, obj client.Object, conditions [
 	}
 	for _, name := range []string{v1alpha1.ConditionStalled, v1alpha1.ConditionFailing} {
 		if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
-			fmt.Fprintf(b, "  %s   %s: %s\n", v.red("failing"), c.Reason, foreign.Clip(c.Message, 1024))
+			fmt.Fprintf(b, "  %s   %s: %s\n", v.red("failing"), c.Reason, sanitize.Clip(c.Message, 1024))
 			return
 		}
 	}
 	if c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); c != nil && c.Status == metav1.ConditionFalse {
-		fmt.Fprintf(b, "  not ready %s: %s\n", c.Reason, foreign.Clip(c.Message, 1024))
+		fmt.Fprintf(b, "  not ready %s: %s\n", c.Reason, sanitize.Clip(c.Message, 1024))
 	}
 }
 
@@ -354,7 +354,7 @@ func (v *statusView) conditions(b *strings.Builder, conditions []metav1.Conditio
 	sorted := slices.Clone(conditions)
 	slices.SortFunc(sorted, func(x, y metav1.Condition) int { return strings.Compare(x.Type, y.Type) })
 	for _, c := range sorted {
-		fmt.Fprintf(b, "  %-16s %-7s %-24s %6s  %s\n", c.Type, c.Status, c.Reason, age(v.now, c.LastTransitionTime.Time), foreign.Clip(c.Message, 1024))
+		fmt.Fprintf(b, "  %-16s %-7s %-24s %6s  %s\n", c.Type, c.Status, c.Reason, age(v.now, c.LastTransitionTime.Time), sanitize.Clip(c.Message, 1024))
 	}
 }
 
@@ -364,10 +364,10 @@ func (v *statusView) history(b *strings.Builder, history []v1alpha1.ReleaseHisto
 			fmt.Fprintf(b, "  history   %d older, see -o wide\n", len(history)-i)
 			return
 		}
-		fmt.Fprintf(b, "  history   %s %-9s started %s  %s\n", h.StartedTime.UTC().Format(time.DateTime), h.State, foreign.Line(h.Version), shortRevision(h.Revision))
+		fmt.Fprintf(b, "  history   %s %-9s started %s  %s\n", h.StartedTime.UTC().Format(time.DateTime), h.State, sanitize.Line(h.Version), shortRevision(h.Revision))
 		for _, why := range []struct{ name, text string }{{"gone back to", h.RollbackReason}, {"accepted risks", h.AcceptedRisks}} {
 			if why.text != "" {
-				fmt.Fprintf(b, "            %s: %s\n", why.name, foreign.Line(why.text))
+				fmt.Fprintf(b, "            %s: %s\n", why.name, sanitize.Line(why.text))
 			}
 		}
 	}
@@ -436,16 +436,16 @@ func span(d time.Duration) string {
 func shortRevision(r string) string {
 	head, hash, ok := strings.Cut(r, "@sha1:")
 	if !ok || len(hash) < 7 {
-		return foreign.Line(r)
+		return sanitize.Line(r)
 	}
-	return foreign.Line(head) + "@sha1:" + foreign.Line(hash[:7])
+	return sanitize.Line(head) + "@sha1:" + sanitize.Line(hash[:7])
 }
 
 // shortDigest cuts sha256:<hex> to twelve digits.
 func shortDigest(d string) string {
 	hex, ok := strings.CutPrefix(d, "sha256:")
 	if !ok || len(hex) < 12 {
-		return foreign.Line(d)
+		return sanitize.Line(d)
 	}
-	return "sha256:" + foreign.Line(hex[:12]) + "…"
+	return "sha256:" + sanitize.Line(hex[:12]) + "…"
 }

@@ -22,10 +22,10 @@ var files embed.FS
 // FS returns the definitions as files, one a kind, named lockstep.dev_PLURAL.yaml.
 func FS() fs.FS { return files }
 
-// Definitions returns the definitions, sorted by plural name. Each call returns
+// CRDs returns the definitions, sorted by plural name. Each call returns
 // values of its own. An error means that the program was built from a broken
 // tree.
-func Definitions() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+func CRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	entries, err := fs.ReadDir(files, ".")
 	if err != nil {
 		return nil, fmt.Errorf("list the embedded definitions: %w", err)

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
 func TestEveryDeclaredKindHasADefinitionWithStatusAndColumns(t *testing.T) {
-	definitions, err := crd.Definitions()
+	definitions, err := crd.CRDs()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func release() Group {
 			{"APIRemoval", Itself, "the API server doesn't serve a kind of the release, and nothing in the release brings it; a warning for a kind of an API service that comes along", "install its definition first, build the release for this server, or leave the objects to people by `spec.overrides`"},
 			{"StoredVersions", Person, "objects are stored in a version that a definition drops", "migrate them, then clean `status.storedVersions`"},
 			{"InvalidHealthRule", Person, "a health rule of the release can't be evaluated; it is refused as a whole", "correct the rule that the message names"},
-			{"PruneGuard", Person, "more objects would be deleted than `spec.prune.maxFraction` allows", "look why; then raise the fraction"},
+			{"PruneGuard", Person, "more objects would be deleted than `spec.prune.maxPercent` allows", "look why; then raise the fraction"},
 			{"DryRunRefused", Itself, "the API server refused some objects in the trial run; none was applied", "the message has the first"},
 			{"MultipleErrors", Itself, "several objects failed; the message has the first ones", "as for each of them"},
 			{"ManifestNotApplied", Itself, "an object couldn't be applied, for a cause without a name of its own", "the message has it"},

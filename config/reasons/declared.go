@@ -60,7 +60,7 @@ func source() Group {
 			{"Unverified", Person, "`spec.verify` isn't set: whoever can push declares the cluster", "set `spec.verify: {mode: head}`"},
 			{"SourceNotRead", Itself, "a release lies in a repository that isn't being read: its source was deleted, or the process has just begun", "if it stays, declare the GitSource again"},
 			{"SourceUnverified", Person, "a release lies in a repository whose commits aren't verified", "set `spec.verify`, or declare the release as an image"},
-			{"DevelopmentDoor", Person, "condition `Insecure`: a flag for development is on", "start the process without it"},
+			{"InsecureOptions", Person, "condition `Insecure`: a flag for development is on", "start the process without it"},
 			{"ApplyFailed", Itself, "the API server didn't take the declared objects", "the message has its answer"},
 			{"Pushed", Fine, "the status branch says how things stand", ""},
 			{"StatusRewritten", Fine, "others had changed the status branch; it was written over, and their tip is named", "keep others from pushing there"},

@@ -31,7 +31,7 @@ func pool() Group {
 			{"StageFailed", Itself, "the host couldn't stage the image; it tries again, later each time", "the message has the agent's words"},
 			{"NotReady", Itself, "the node isn't Ready; from an agent: it can't take orders now", ""},
 			{"Busy", Itself, "the agent is doing something else", ""},
-			{"ForeignCordon", Itself, "the node is cordoned, and not by Lockstep", "`kubectl uncordon` it when its owner is done"},
+			{"CordonedExternally", Itself, "the node is cordoned, and not by Lockstep", "`kubectl uncordon` it when its owner is done"},
 			{"OutsideOperation", Itself, "the host has a system on trial that no rollout ordered", "commit it, or let it go back"},
 			{"CertificateExpiring", Itself, "the agent's certificate ends before an attempt would", "`lockstep pki issue host`"},
 			{"FactMismatch", Itself, "the agent and the Node contradict one another", "are they one machine?"},

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // digestPrefix names the only hash that Lockstep accepts for content.
@@ -27,7 +27,7 @@ type Digest string
 func ParseDigest(s string) (Digest, error) {
 	h, ok := strings.CutPrefix(s, digestPrefix)
 	if !ok || len(h) != sha256.Size*2 || strings.Trim(h, "0123456789abcdef") != "" {
-		return "", fmt.Errorf("digest %q isn't sha256: followed by 64 lower-case hexadecimal digits", foreign.Line(s))
+		return "", fmt.Errorf("digest %q isn't sha256: followed by 64 lower-case hexadecimal digits", sanitize.Line(s))
 	}
 	return Digest(s), nil
 }

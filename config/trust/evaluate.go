@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // Finding says what checking one piece of signature material came to.
@@ -67,9 +67,9 @@ type Target struct {
 	Product, Version string
 	// WantProduct and WantVersion are what the request says; empty: no word.
 	WantProduct, WantVersion string
-	// Standing marks what runs already, or the release before it: expiry of
+	// PreviouslyAccepted marks what runs already, or the release before it: expiry of
 	// the policy blocks only what is new.
-	Standing bool
+	PreviouslyAccepted bool
 }
 
 // Evaluate decides whether checked signatures satisfy the document for a
@@ -136,8 +136,8 @@ func eligible(d *Document, t Target, now time.Time) error {
 		r.Cause, r.Found, r.Wanted = NameMismatch, "product "+quote(t.Product)+" in the signed bytes", "product "+quote(t.WantProduct)
 	case t.WantVersion != "" && t.WantVersion != t.Version:
 		r.Cause, r.Found, r.Wanted = NameMismatch, "version "+quote(t.Version)+" in the signed bytes", "version "+quote(t.WantVersion)
-		r.Fix = []string{"declare version " + foreign.Line(t.Version) + " or the digest of " + foreign.Line(t.WantVersion)}
-	case !t.Standing && !d.Expires.After(now):
+		r.Fix = []string{"declare version " + sanitize.Line(t.Version) + " or the digest of " + sanitize.Line(t.WantVersion)}
+	case !t.PreviouslyAccepted && !d.Expires.After(now):
 		r.Cause, r.Found, r.Wanted = Expired, revision(d)+" that ended "+d.Expires.UTC().Format(time.RFC3339), "a policy in force for what is new"
 		r.Fix = []string{"lockstep trust edit, then sign: a later expires"}
 	default:
@@ -234,7 +234,7 @@ type shortfall struct {
 }
 
 func (c *shortfall) note(s CheckedSignature, inRole bool) {
-	text := foreign.Line(s.Detail)
+	text := sanitize.Line(s.Detail)
 	switch {
 	case s.Finding == OtherDigest:
 		c.wrongDigest = append(c.wrongDigest, text)
@@ -346,8 +346,8 @@ func (t Target) reference() string {
 	if t.Image == "" {
 		return "PATH"
 	}
-	return foreign.Line(t.Image) + "@" + t.Digest.String()
+	return sanitize.Line(t.Image) + "@" + t.Digest.String()
 }
 
 // quote shows a string that others wrote.
-func quote(s string) string { return fmt.Sprintf("%q", foreign.Line(s)) }
+func quote(s string) string { return fmt.Sprintf("%q", sanitize.Line(s)) }

@@ -111,7 +111,7 @@ func TestEvaluateHoldsEveryOtherRule(t *testing.T) {
 	named := base
 	named.WantVersion = "2.0.0"
 	standing := base
-	standing.Standing = true
+	standing.PreviouslyAccepted = true
 	late := now.AddDate(3, 0, 0)
 	for name, tc := range map[string]struct {
 		rest   string

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // evidenceFormat is the version of Evidence's encoding.
@@ -85,17 +85,17 @@ func (e Evidence) Seen() map[Digest]time.Time {
 }
 
 // MaxLines is how many lines Lines returns at most, each of at most
-// foreign.MaxLine bytes: what a status has room for.
+// sanitize.MaxLine bytes: what a status has room for.
 const MaxLines = 16
 
 // Lines returns one line a signer, for a list in a status.
 func (e Evidence) Lines() []string {
 	out := make([]string, 0, len(e.Signers)+1)
 	for _, s := range e.Signers {
-		out = append(out, foreign.Line(fmt.Sprintf("%s, %s, seen %s", s, s.Format, s.Seen.UTC().Format(time.RFC3339))))
+		out = append(out, sanitize.Line(fmt.Sprintf("%s, %s, seen %s", s, s.Format, s.Seen.UTC().Format(time.RFC3339))))
 	}
 	if e.Commit != "" {
-		out = append(out, foreign.Line("commit "+e.Commit))
+		out = append(out, sanitize.Line("commit "+e.Commit))
 	}
 	if len(out) > MaxLines {
 		out = append(out[:MaxLines-1], fmt.Sprintf("and %d more", len(out)-MaxLines+1))

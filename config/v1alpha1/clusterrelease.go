@@ -215,12 +215,12 @@ type PrunePolicy struct {
 	// +kubebuilder:default=true
 	// +optional
 	Enabled *bool `json:"enabled,omitempty"`
-	// MaxFraction of the set in percent that one new version may prune.
+	// MaxPercent of the set in percent that one new version may prune.
 	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +optional
-	MaxFraction *int32 `json:"maxFraction,omitempty"`
+	MaxPercent *int32 `json:"maxPercent,omitempty"`
 }
 
 // ComponentPolicy says what an unhealthy component does to the rest.
@@ -286,10 +286,10 @@ type PayloadStatus struct {
 	// Warnings counts oddities that were accepted.
 	// +optional
 	Warnings int32 `json:"warnings,omitempty"`
-	// LeftOut counts documents that the profile, the feature set, the feature
+	// Excluded counts documents that the profile, the feature set, the feature
 	// gates or the capabilities leave out.
 	// +optional
-	LeftOut int32 `json:"leftOut,omitempty"`
+	Excluded int32 `json:"excluded,omitempty"`
 }
 
 // CapabilitiesStatus says which capabilities are in force.

@@ -1159,8 +1159,8 @@ func (in *PrunePolicy) DeepCopyInto(out *PrunePolicy) {
 		*out = new(bool)
 		**out = **in
 	}
-	if in.MaxFraction != nil {
-		in, out := &in.MaxFraction, &out.MaxFraction
+	if in.MaxPercent != nil {
+		in, out := &in.MaxPercent, &out.MaxPercent
 		*out = new(int32)
 		**out = **in
 	}

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 	"github.com/lockstep-dev/lockstep/nodeos/runner"
@@ -22,7 +22,7 @@ import (
 const maxMessage = 1024
 
 // clean makes a text of an error fit for the wire.
-func clean(s string) string { return foreign.Clip(s, maxMessage) }
+func clean(s string) string { return sanitize.Clip(s, maxMessage) }
 
 // refuse returns a status error with the details that a caller decides by.
 func refuse(code codes.Code, detail *agentpb.Refusal, format string, args ...any) error {

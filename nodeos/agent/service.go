@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
@@ -41,7 +41,7 @@ func (s *service) Hello(ctx context.Context, req *agentpb.HelloRequest) (*agentp
 	if err != nil {
 		return nil, s.answer(err)
 	}
-	s.cfg.Log.Debug("hello", zap.Stringer("caller", caller), zap.String("version", foreign.Line(req.GetVersion())))
+	s.cfg.Log.Debug("hello", zap.Stringer("caller", caller), zap.String("version", sanitize.Line(req.GetVersion())))
 	return &agentpb.HelloResponse{
 		Version: s.cfg.Version, Capabilities: methodsFor(caller.Role), HostId: s.host.HostID,
 		ClusterUid: s.cfg.ClusterUID, BootId: facts.BootID,
@@ -212,7 +212,7 @@ func (s *service) Abort(ctx context.Context, req *agentpb.AbortRequest) (*agentp
 	if err != nil {
 		return nil, err
 	}
-	return s.decide(ctx, nodeos.Decision{Order: order, Verdict: nodeos.VerdictAbort, Why: foreign.Line(req.GetCause())})
+	return s.decide(ctx, nodeos.Decision{Order: order, Verdict: nodeos.VerdictAbort, Why: sanitize.Line(req.GetCause())})
 }
 
 // Resume implements agentpb.AgentServer.

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
@@ -210,7 +210,7 @@ func sendLines(from io.Reader, stream agentpb.Agent_LogsServer) error {
 		if err != nil {
 			return err
 		}
-		if err := stream.Send(&agentpb.LogLine{Line: foreign.Clip(string(data), maxLogLine)}); err != nil {
+		if err := stream.Send(&agentpb.LogLine{Line: sanitize.Clip(string(data), maxLogLine)}); err != nil {
 			return err
 		}
 	}

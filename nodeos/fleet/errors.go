@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
@@ -119,8 +119,8 @@ func callError(host, address, method string, err error) error {
 			continue
 		}
 		refused := &RefusedError{
-			Host: host, Method: method, Cause: foreign.Line(refusal.GetReason()), Message: foreign.Clip(st.Message(), 1024),
-			Retry: refusal.GetRetriable(), OperationID: foreign.Line(refusal.GetOperationId()),
+			Host: host, Method: method, Cause: sanitize.Line(refusal.GetReason()), Message: sanitize.Clip(st.Message(), 1024),
+			Retry: refusal.GetRetriable(), OperationID: sanitize.Line(refusal.GetOperationId()),
 		}
 		if stored := wire.FenceFromProto(refusal.GetStoredFence()); stored != nil {
 			return &FencedError{refused: refused, stored: *stored}
@@ -129,10 +129,10 @@ func callError(host, address, method string, err error) error {
 	}
 	switch st.Code() {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown:
-		return &UnreachableError{Host: host, Address: address, Err: fmt.Errorf("%s: %s", method, foreign.Clip(st.Message(), 512))}
+		return &UnreachableError{Host: host, Address: address, Err: fmt.Errorf("%s: %s", method, sanitize.Clip(st.Message(), 512))}
 	default:
 		return &RefusedError{
-			Host: host, Method: method, Cause: st.Code().String(), Message: foreign.Clip(st.Message(), 1024), Retry: st.Code() == codes.ResourceExhausted,
+			Host: host, Method: method, Cause: st.Code().String(), Message: sanitize.Clip(st.Message(), 1024), Retry: st.Code() == codes.ResourceExhausted,
 		}
 	}
 }

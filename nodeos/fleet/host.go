@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
@@ -133,9 +133,9 @@ func (h *host) hello(ctx context.Context, client agentpb.AgentClient, address st
 	// not one to give orders to.
 	if answer.GetHostId() != h.target.HostID || answer.GetClusterUid() != h.cfg.ClusterUID {
 		return nil, &UnreachableError{Host: h.target.HostID, Address: address, Err: fmt.Errorf("the agent says that it is host %s of cluster %s",
-			foreign.Line(answer.GetHostId()), foreign.Line(answer.GetClusterUid()))}
+			sanitize.Line(answer.GetHostId()), sanitize.Line(answer.GetClusterUid()))}
 	}
-	agent := foreign.Line(answer.GetVersion())
+	agent := sanitize.Line(answer.GetVersion())
 	if !serves(h.cfg.Version, agent) {
 		return nil, &VersionError{Host: h.target.HostID, Agent: agent, Ours: h.cfg.Version}
 	}
@@ -145,7 +145,7 @@ func (h *host) hello(ctx context.Context, client agentpb.AgentClient, address st
 	}
 	var names []string
 	for _, name := range capabilities {
-		names = append(names, foreign.Line(name))
+		names = append(names, sanitize.Line(name))
 	}
 	return names, nil
 }

@@ -30,10 +30,10 @@ type Files struct {
 	Cert, Key string
 	// PeerCA is the authority that the other end's certificates come from.
 	PeerCA string
-	// ForeignCAs are authorities that must not be PeerCA, for example the API
+	// UntrustedCAs are authorities that must not be PeerCA, for example the API
 	// server's client authority: whoever approves certificate requests there
 	// would otherwise be an administrator of hosts. Empty on most ends.
-	ForeignCAs []string
+	UntrustedCAs []string
 }
 
 // InDir returns the files as lockstep pki and Kubernetes Secrets lay them out.
@@ -196,7 +196,7 @@ func readPeers(files Files) (*x509.CertPool, error) {
 		return nil, err
 	}
 	var foreign []*x509.Certificate
-	for _, file := range files.ForeignCAs {
+	for _, file := range files.UntrustedCAs {
 		certs, err := readCerts(file)
 		if err != nil {
 			return nil, err

@@ -368,7 +368,7 @@ func TestOneAuthorityForBothEndsIsRefused(t *testing.T) {
 		t.Errorf("Open = %v", err)
 	}
 	files = InDir(host)
-	files.ForeignCAs = []string{filepath.Join(d.path, "callers-ca.crt")}
+	files.UntrustedCAs = []string{filepath.Join(d.path, "callers-ca.crt")}
 	if _, err := Open(files, fixed(start)); err == nil || !strings.Contains(err.Error(), "another purpose") {
 		t.Errorf("Open with the API server's client authority = %v", err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 )
@@ -193,7 +193,7 @@ func commandNamed(name string) nodeos.RebootCommand {
 	return nodeos.RebootRestart
 }
 
-func message(s string) string { return foreign.Clip(s, maxMessage) }
+func message(s string) string { return sanitize.Clip(s, maxMessage) }
 
 // span returns a duration for the wire; nil for zero.
 func span(d time.Duration) *durationpb.Duration {

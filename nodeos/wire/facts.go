@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 )
@@ -35,7 +35,7 @@ func FactsToProto(f nodeos.HostFacts, about About) *agentpb.Facts {
 	}
 	for _, denied := range cut(f.Denied, MaxDenied) {
 		out.Denied = append(out.Denied, &agentpb.Denial{
-			Digest: denied.Digest, Why: foreign.Line(denied.Why), At: stamp(denied.At), OperationId: denied.OperationID,
+			Digest: denied.Digest, Why: sanitize.Line(denied.Why), At: stamp(denied.At), OperationId: denied.OperationID,
 		})
 	}
 	if t := f.Trial; t != nil {

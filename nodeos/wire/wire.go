@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 )
@@ -189,7 +189,7 @@ func moment(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-func line(s string) string { return foreign.Line(s) }
+func line(s string) string { return sanitize.Line(s) }
 
 func lines(in []string) []string {
 	var out []string

@@ -16,7 +16,7 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/registry"
 	"github.com/lockstep-dev/lockstep/payload/tree"
@@ -104,7 +104,7 @@ func (f *Fetcher) manifest(ctx context.Context, s verify.Signed) (registry.Manif
 		return c, failed(s, err)
 	}
 	if c.IsIndex() || c.Type != child.MediaType {
-		return c, forbidden(s, fmt.Sprintf("a child that its index calls %s and that is %s", foreign.Line(child.MediaType), c.Type))
+		return c, forbidden(s, fmt.Sprintf("a child that its index calls %s and that is %s", sanitize.Line(child.MediaType), c.Type))
 	}
 	return c, nil
 }

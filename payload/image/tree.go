@@ -16,7 +16,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/registry"
 	"github.com/lockstep-dev/lockstep/payload/tree"
@@ -102,12 +102,12 @@ func (o *overlay) dir(name string) error {
 func (o *overlay) file(name string, r io.Reader) error {
 	p := clean(name)
 	if o.seen[p] {
-		return &tree.Error{Cause: trust.ForbiddenContent, Path: foreign.Line(name), Text: "it's there twice in one layer"}
+		return &tree.Error{Cause: trust.ForbiddenContent, Path: sanitize.Line(name), Text: "it's there twice in one layer"}
 	}
 	o.seen[p] = true
 	if base, ok := strings.CutPrefix(path.Base(p), whiteout); ok {
 		if strings.HasPrefix(base, whiteout) {
-			return &tree.Error{Cause: trust.ForbiddenContent, Path: foreign.Line(name), Text: "opaque whiteouts aren't supported"}
+			return &tree.Error{Cause: trust.ForbiddenContent, Path: sanitize.Line(name), Text: "opaque whiteouts aren't supported"}
 		}
 		o.builder.Remove(path.Join(path.Dir(p), base))
 		return nil
@@ -161,7 +161,7 @@ func archiveType(mediaType string) (zipped bool, err error) {
 	case "application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar":
 		return false, nil
 	}
-	return false, fmt.Errorf("a layer of media type %q", foreign.Line(mediaType))
+	return false, fmt.Errorf("a layer of media type %q", sanitize.Line(mediaType))
 }
 
 // unpack pours an archive into a sink.
@@ -210,7 +210,7 @@ func entry(h *tar.Header, r io.Reader, to sink) error {
 		return to.file(h.Name, r)
 	}
 	return &tree.Error{
-		Cause: trust.ForbiddenContent, Path: foreign.Line(h.Name),
+		Cause: trust.ForbiddenContent, Path: sanitize.Line(h.Name),
 		Text: fmt.Sprintf("it's %s: only regular files and directories are allowed", kind(h.Typeflag)),
 	}
 }

@@ -249,7 +249,7 @@ func apiRemoval(f *Facts) []Violation {
 	if f.Serves == nil || f.Target == nil {
 		return nil
 	}
-	brought := payload.Brings(f.Target.Manifests, f.Unmanaged)
+	brought := payload.Provides(f.Target.Manifests, f.Unmanaged)
 	seen := map[string]bool{}
 	var missing, later []string
 	for i := range f.Target.Manifests {
@@ -343,7 +343,7 @@ func pruneGuard(f *Facts) []Violation {
 	case len(kept) == 0:
 		return blocking(PruneGuard, "the release has no objects, and %d are managed; to delete them all, delete the ClusterRelease with deletionPolicy: Prune", f.Managed)
 	default:
-		return blocking(PruneGuard, "%d of %d objects would be deleted, and %d %% allow %d: %s; raise spec.prune.maxFraction if that is meant",
+		return blocking(PruneGuard, "%d of %d objects would be deleted, and %d %% allow %d: %s; raise spec.prune.maxPercent if that is meant",
 			len(names), f.Managed, f.MaxPruned, allowed, named(names))
 	}
 }

@@ -76,7 +76,7 @@ func TestWhatCameOnceCanComeAgainWhileTheRegistryIsAway(t *testing.T) {
 	d, layer := s.push(t, "p/release")
 	repo := s.host + "/p/release"
 	dir := t.TempDir()
-	kept, err := NewKept(client(t, Config{}, Options{AllowLoopback: true}), dir, time.Now)
+	kept, err := NewCache(client(t, Config{}, Options{AllowLoopback: true}), dir, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestWhatCameOnceCanComeAgainWhileTheRegistryIsAway(t *testing.T) {
 	}
 	down(true)
 	// Another process finds the same.
-	again, err := NewKept(client(t, Config{}, Options{AllowLoopback: true}), dir, time.Now)
+	again, err := NewCache(client(t, Config{}, Options{AllowLoopback: true}), dir, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestWhatCameOnceCanComeAgainWhileTheRegistryIsAway(t *testing.T) {
 func TestAnAnswerOfTheRegistryCountsMoreThanWhatIsKept(t *testing.T) {
 	s, _ := outage(t)
 	d, _ := s.push(t, "p/release")
-	kept, err := NewKept(client(t, Config{}, Options{AllowLoopback: true}), t.TempDir(), time.Now)
+	kept, err := NewCache(client(t, Config{}, Options{AllowLoopback: true}), t.TempDir(), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestAnAnswerOfTheRegistryCountsMoreThanWhatIsKept(t *testing.T) {
 func TestWhatIsKeptIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	at := time.Unix(1_700_000_000, 0)
-	k, err := NewKept(nil, dir, func() time.Time { return at })
+	k, err := NewCache(nil, dir, func() time.Time { return at })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
@@ -94,9 +94,9 @@ func parseManifest(b []byte, served string) (Manifest, error) {
 	}
 	switch {
 	case served != "" && served != m.Type && known(served):
-		return m, confused(m, fmt.Sprintf("it's served as %s and says %s of itself", foreign.Line(served), foreign.Line(m.Type)))
+		return m, confused(m, fmt.Sprintf("it's served as %s and says %s of itself", sanitize.Line(served), sanitize.Line(m.Type)))
 	case !known(m.Type):
-		return m, confused(m, "its media type is "+foreign.Line(m.Type))
+		return m, confused(m, "its media type is "+sanitize.Line(m.Type))
 	case m.Manifests != nil && (m.Layers != nil || m.Config != nil):
 		return m, confused(m, "it has both manifests and layers")
 	case m.IsIndex() != (m.Manifests != nil):
@@ -128,7 +128,7 @@ func (d Descriptor) check() error {
 	case len(d.URLs) > 0:
 		return fmt.Errorf("descriptor %s has urls: content comes from the registry only", d.Digest.Short())
 	case strings.Contains(d.MediaType, "foreign") || strings.Contains(d.MediaType, "nondistributable"):
-		return fmt.Errorf("descriptor %s is a foreign layer (%s)", d.Digest.Short(), foreign.Line(d.MediaType))
+		return fmt.Errorf("descriptor %s is a foreign layer (%s)", d.Digest.Short(), sanitize.Line(d.MediaType))
 	}
 	return nil
 }

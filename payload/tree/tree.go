@@ -22,7 +22,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
@@ -76,11 +76,11 @@ func (e *Error) Error() string { return fmt.Sprintf("entry %q: %s", e.Path, e.Te
 func (e *Error) Reason() string { return string(e.Cause) }
 
 func forbidden(name, format string, args ...any) error {
-	return &Error{Cause: trust.ForbiddenContent, Path: foreign.Line(name), Text: fmt.Sprintf(format, args...)}
+	return &Error{Cause: trust.ForbiddenContent, Path: sanitize.Line(name), Text: fmt.Sprintf(format, args...)}
 }
 
 func exceeded(name, format string, args ...any) error {
-	return &Error{Cause: trust.LimitExceeded, Path: foreign.Line(name), Text: fmt.Sprintf(format, args...)}
+	return &Error{Cause: trust.LimitExceeded, Path: sanitize.Line(name), Text: fmt.Sprintf(format, args...)}
 }
 
 // Builder collects entries. It isn't safe for concurrent use.
@@ -144,7 +144,7 @@ func (b *Builder) File(name string, r io.Reader) error {
 	left := b.limits.Bytes - b.bytes
 	data, err := io.ReadAll(io.LimitReader(r, left+1))
 	if err != nil {
-		return fmt.Errorf("entry %q: %w", foreign.Line(name), err)
+		return fmt.Errorf("entry %q: %w", sanitize.Line(name), err)
 	}
 	if int64(len(data)) > left {
 		return exceeded(name, "the tree has more than %d bytes", b.limits.Bytes)
@@ -211,7 +211,7 @@ func (b *Builder) checkPath(name, p string) error {
 func (b *Builder) parent(name, p string) (*node, error) {
 	if n, ok := b.nodes[p]; ok {
 		if !n.dir {
-			return nil, forbidden(name, "%q is both a file and a directory", foreign.Line(p))
+			return nil, forbidden(name, "%q is both a file and a directory", sanitize.Line(p))
 		}
 		return n, nil
 	}
@@ -228,7 +228,7 @@ func (b *Builder) insert(name, p string, n *node) error {
 		return exceeded(name, "the tree has more than %d entries", b.limits.Entries)
 	}
 	if other, clash := b.folded[fold(p)]; clash {
-		return forbidden(name, "it differs from %q in case only", foreign.Line(other))
+		return forbidden(name, "it differs from %q in case only", sanitize.Line(other))
 	}
 	b.folded[fold(p)] = p
 	b.nodes[p] = n

@@ -20,7 +20,7 @@ import (
 	sgverify "github.com/sigstore/sigstore-go/pkg/verify"
 	"github.com/sigstore/sigstore/pkg/signature"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
@@ -106,7 +106,7 @@ func (c *checker) detail(s trust.CheckedSignature, m material) string {
 		return s.Key + " signed other content with " + m.digest.Short()
 	case trust.UnknownKey:
 		if id := m.hint(); id != "" {
-			return fmt.Sprintf("%s of key %q", m.digest.Short(), foreign.Clip(id, 64))
+			return fmt.Sprintf("%s of key %q", m.digest.Short(), sanitize.Clip(id, 64))
 		}
 		return m.digest.Short() + " of an unknown key"
 	default:

@@ -242,7 +242,7 @@ func TestFloorsHoldForEverybody(t *testing.T) {
 	w.sign(p, "a")
 	w.doc = document(t, w.keys, 1, "floors: {platform: 1.5.0}\n")
 	w.want(trust.BelowFloor, verify.Request{Image: p.Reference()})
-	w.want(trust.BelowFloor, verify.Request{Image: p.Reference(), Standing: true})
+	w.want(trust.BelowFloor, verify.Request{Image: p.Reference(), PreviouslyAccepted: true})
 }
 
 func TestAnExpiredPolicyStopsOnlyWhatIsNew(t *testing.T) {
@@ -259,7 +259,7 @@ func TestAnExpiredPolicyStopsOnlyWhatIsNew(t *testing.T) {
 	if _, err := v.Release(t.Context(), verify.Request{Image: p.Reference()}); trust.ReasonOf(err) != trust.Expired {
 		t.Errorf("a new rollout: %v", err)
 	}
-	if _, err := v.Release(t.Context(), verify.Request{Image: p.Reference(), Standing: true}); err != nil {
+	if _, err := v.Release(t.Context(), verify.Request{Image: p.Reference(), PreviouslyAccepted: true}); err != nil {
 		t.Errorf("what runs: %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/tree"
 )
@@ -66,7 +66,7 @@ func (v *Verifier) ReleasePath(ctx context.Context, r PathRequest) (Signed, erro
 	files := all.Without(SignatureFile)
 	t := trust.Target{
 		Cluster: v.cfg.Cluster, Kind: trust.KindRelease, Name: r.Name, Source: r.Source, Digest: files.Digest(),
-		WantProduct: r.Product, WantVersion: r.Version, Standing: r.Standing,
+		WantProduct: r.Product, WantVersion: r.Version, PreviouslyAccepted: r.PreviouslyAccepted,
 	}
 	if t.Product, t.Version, err = metadata(files); err != nil {
 		return Signed{}, unusable(r.Dir, err)
@@ -105,7 +105,7 @@ func (v *Verifier) signatureFile(doc *trust.Document, t trust.Target, all *tree.
 func envelopeFindings(doc *trust.Document, t trust.Target, raw []byte, seen func(trust.Digest) time.Time) []trust.CheckedSignature {
 	payload, keys, err := doc.OpenSigned(TypeInToto, raw, doc.Candidates(t))
 	if err != nil {
-		detail := foreign.Line(SignatureFile + " can't be read: " + err.Error())
+		detail := sanitize.Line(SignatureFile + " can't be read: " + err.Error())
 		return []trust.CheckedSignature{{Finding: trust.Unreadable, Format: formatDSSE, Detail: detail}}
 	}
 	finding := statementFinding(payload, t.Digest)
@@ -199,7 +199,7 @@ func commitEvidence(doc *trust.Document, t trust.Target, c Commit, now time.Time
 		Format: 1, Policy: fmt.Sprintf("%s@%d", doc.Name, doc.Version), PolicyDigest: doc.Digest(),
 		Digest: t.Digest, Product: t.Product, Version: t.Version, Checked: now.UTC(),
 		Rules:  []string{"allowGitPayload: " + t.Product + ", role git by a signed tag"},
-		Commit: foreign.Line(c.Revision),
+		Commit: sanitize.Line(c.Revision),
 	}
 	for _, k := range doc.RoleKeys(trust.RoleGit) {
 		if k.Name == c.Signer {
@@ -214,7 +214,7 @@ func commitEvidence(doc *trust.Document, t trust.Target, c Commit, now time.Time
 // unusable says that a payload path can't be read as one.
 func unusable(dir string, err error) error {
 	r := &trust.Refusal{
-		Cause: trust.ForbiddenContent, Subject: fmt.Sprintf("payload path %q", foreign.Line(dir)),
+		Cause: trust.ForbiddenContent, Subject: fmt.Sprintf("payload path %q", sanitize.Line(dir)),
 		Found: "files that can't be a payload", Wanted: "release-manifests with release-metadata, regular files only",
 		Fix: []string{"lockstep release build DIR --output PATH"}, Err: err,
 	}

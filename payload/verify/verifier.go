@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/registry"
 )
@@ -86,8 +86,8 @@ type Request struct {
 	Seen map[trust.Digest]time.Time
 	// Mark is the high-water mark that the version must reach; zero: none.
 	Mark trust.Mark
-	// Standing marks what runs already or ran before: see trust.Target.
-	Standing bool
+	// PreviouslyAccepted marks what runs already or ran before: see trust.Target.
+	PreviouslyAccepted bool
 }
 
 // Release checks a release image for a ClusterRelease.
@@ -111,7 +111,7 @@ func (v *Verifier) image(ctx context.Context, kind string, r Request) (Signed, e
 	doc := v.cfg.Policy()
 	t := trust.Target{
 		Cluster: v.cfg.Cluster, Kind: kind, Name: r.Name, Source: r.Source, Image: repo, Digest: digest,
-		WantProduct: r.Product, WantVersion: r.Version, Standing: r.Standing,
+		WantProduct: r.Product, WantVersion: r.Version, PreviouslyAccepted: r.PreviouslyAccepted,
 	}
 	if doc == nil {
 		_, err := trust.Evaluate(nil, t, nil, v.cfg.Now())
@@ -144,7 +144,7 @@ func (v *Verifier) search(ctx context.Context, doc *trust.Document, t trust.Targ
 	_, err := trust.Evaluate(doc, t, nil, v.cfg.Now())
 	switch {
 	case err == nil:
-		return trust.Evidence{}, fmt.Errorf("image %s: the policy asks for no signature, which it can't", foreign.Line(r.Image))
+		return trust.Evidence{}, fmt.Errorf("image %s: the policy asks for no signature, which it can't", sanitize.Line(r.Image))
 	case trust.ReasonOf(err) != trust.Unsigned:
 		return trust.Evidence{}, err
 	}
@@ -182,9 +182,9 @@ func (v *Verifier) seen(r Request) func(trust.Digest) time.Time {
 // refused with reason UnpinnedImage.
 func ParseReference(image string) (repo string, d trust.Digest, err error) {
 	unpinned := &trust.Refusal{
-		Cause: trust.UnpinnedImage, Subject: fmt.Sprintf("image %q", foreign.Line(image)),
+		Cause: trust.UnpinnedImage, Subject: fmt.Sprintf("image %q", sanitize.Line(image)),
 		Found: "no digest", Wanted: "repository@sha256:…: a tag can be moved, a digest can't",
-		Fix: []string{"lockstep release inspect " + foreign.Line(image) + ", which prints the digest"},
+		Fix: []string{"lockstep release inspect " + sanitize.Line(image) + ", which prints the digest"},
 	}
 	repo, digest, ok := strings.Cut(image, "@")
 	if !ok || repo == "" {
@@ -206,7 +206,7 @@ func ParseReference(image string) (repo string, d trust.Digest, err error) {
 // fetchFailed says that content couldn't be fetched, and whether that may pass.
 func fetchFailed(subject, what string, err error) error {
 	r := &trust.Refusal{
-		Cause: trust.FetchFailed, Subject: foreign.Line(subject), Found: what + " can't be fetched",
+		Cause: trust.FetchFailed, Subject: sanitize.Line(subject), Found: what + " can't be fetched",
 		Wanted: "an answer of the registry", Retry: true, Err: err,
 	}
 	var limit *registry.LimitError

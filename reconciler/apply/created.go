@@ -53,9 +53,9 @@ func (e *Engine) deletable(entries []entry) []entry {
 	return out
 }
 
-// Level reports whether applying the manifest now would cost no request, since
+// InSync reports whether applying the manifest now would cost no request, since
 // the object is as it wants it.
-func (e *Engine) Level(ctx context.Context, m *payload.Manifest) (bool, error) {
+func (e *Engine) InSync(ctx context.Context, m *payload.Manifest) (bool, error) {
 	return e.isLevel(ctx, m)
 }
 

@@ -26,7 +26,7 @@ const (
 // decision is what decide found.
 type decision struct {
 	step      stepKind
-	judgement Judgement
+	judgement Verdict
 	changed   bool // The manifest is another than the recorded one.
 	failed    bool // A Job that is done had failed.
 	until     time.Time
@@ -52,7 +52,7 @@ func decide(en *entry, p *pace, m *payload.Manifest, manager string, view live.V
 	if !en.applied() {
 		return decision{step: stepFirst, judgement: Missing, changed: true}
 	}
-	j := p.remember(Judge(en.record(), groupKind(m.ID), manager, view))
+	j := p.remember(Compare(en.record(), groupKind(m.ID), manager, view))
 	if (en.Finished || en.Failed) && (j == Missing && view.State == live.Absent || j == Unseen) {
 		j = Done // Its TTL removes it; a watch that is down doesn't show that it isn't there.
 	}
@@ -66,7 +66,7 @@ func decide(en *entry, p *pace, m *payload.Manifest, manager string, view live.V
 	case en.Desired != desiredOf(m):
 		d.step, d.changed = stepApply, true
 		return d
-	case j == Level || j == Done:
+	case j == InSync || j == Done:
 		return d
 	case j == Unclear || j == Unseen:
 		d.step, d.until = stepVerify, p.verifyAt()

@@ -119,14 +119,14 @@ func (e *Engine) needs(it *item) bool {
 	if !it.entry.applied() {
 		return false // Its first apply is the worker's.
 	}
-	j := it.pace.remember(Judge(it.entry.record(), schema.GroupKind{Group: it.id.Group, Kind: it.id.Kind}, e.manager, view))
+	j := it.pace.remember(Compare(it.entry.record(), schema.GroupKind{Group: it.id.Group, Kind: it.id.Kind}, e.manager, view))
 	if it.ends(view) {
 		e.store.touch(it)
 	}
 	now := e.cfg.Now()
 	var at time.Time
 	switch j {
-	case Level, Done, Unseen, Dying:
+	case InSync, Done, Unseen, Dying:
 		delete(e.due, it.id) // Of a dying object the end is an event.
 		return false
 	case Missing:

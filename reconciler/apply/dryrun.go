@@ -84,7 +84,7 @@ func (e *Engine) isLevel(ctx context.Context, m *payload.Manifest) (bool, error)
 
 // future is what a payload brings that others of its objects need.
 type future struct {
-	payload.Brought
+	payload.ProvidedAPIs
 	namespaces map[string]bool
 	// schemas are the kinds whose definition is another than the cluster's:
 	// that the cluster's refuses an object says nothing.
@@ -92,7 +92,7 @@ type future struct {
 }
 
 func foreseen(manifests []payload.Manifest) future {
-	f := future{Brought: payload.Brings(manifests, nil), namespaces: map[string]bool{}, schemas: map[schema.GroupKind]bool{}}
+	f := future{ProvidedAPIs: payload.Provides(manifests, nil), namespaces: map[string]bool{}, schemas: map[schema.GroupKind]bool{}}
 	for i := range manifests {
 		if m := &manifests[i]; !m.Delete && m.ID.Group == "" && m.ID.Kind == "Namespace" {
 			f.namespaces[m.ID.Name] = true

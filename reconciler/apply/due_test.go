@@ -18,9 +18,9 @@ import (
 func TestWhatWasUnclearStaysSoUntilItIsVerified(t *testing.T) {
 	service := schema.GroupKind{Kind: "Service"}
 	var p pace
-	look := func(view live.View) Judgement { return p.remember(Judge(recorded(), service, testManager, view)) }
+	look := func(view live.View) Verdict { return p.remember(Compare(recorded(), service, testManager, view)) }
 	status := shown("102", func(o *live.Object) { o.Status = d("other") })
-	if got := look(status); got != Level {
+	if got := look(status); got != InSync {
 		t.Fatalf("a status write alone is %s, want Level", got)
 	}
 	if got := look(shown("101")); got != Unclear {
@@ -33,7 +33,7 @@ func TestWhatWasUnclearStaysSoUntilItIsVerified(t *testing.T) {
 		t.Errorf("a drift after it is %s, want Drifted", got)
 	}
 	p.accepted()
-	if got := look(status); got != Level {
+	if got := look(status); got != InSync {
 		t.Errorf("a status write after the verification is %s, want Level", got)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
@@ -152,7 +152,7 @@ func classify(id payload.ObjectID, err error) error {
 		e.message = messageOf(id, s)
 		return e
 	}
-	e.message = foreign.Clip(err.Error(), messageLimit)
+	e.message = sanitize.Clip(err.Error(), messageLimit)
 	return e
 }
 
@@ -160,7 +160,7 @@ func classify(id payload.ObjectID, err error) error {
 // values, so only the places are told.
 func messageOf(id payload.ObjectID, s metav1.Status) string {
 	if id.Group != "" || id.Kind != "Secret" {
-		return foreign.Clip(s.Message, messageLimit)
+		return sanitize.Clip(s.Message, messageLimit)
 	}
 	var fields []string
 	if s.Details != nil {
@@ -174,7 +174,7 @@ func messageOf(id payload.ObjectID, s metav1.Status) string {
 	if len(fields) > 0 {
 		msg += " at " + strings.Join(fields, ", ")
 	}
-	return foreign.Clip(msg+"; its message may hold values and isn't shown", messageLimit)
+	return sanitize.Clip(msg+"; its message may hold values and isn't shown", messageLimit)
 }
 
 func says(parts ...string) func(metav1.Status, error) bool {

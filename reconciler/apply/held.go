@@ -44,15 +44,15 @@ type Held struct {
 // Manager is the field manager of the set.
 func (h *Held) Manager() string { return live.ManagerPrefix + h.Owner }
 
-// Judge says by rule R1 how the live object compares with what the set left;
+// Compare says by rule R1 how the live object compares with what the set left;
 // nil stands for an object that isn't there. The metadata must be as the
 // server sent it: a decoder that reorders managedFields makes all drift.
-func (h *Held) Judge(meta metav1.Object) Judgement {
+func (h *Held) Compare(meta metav1.Object) Verdict {
 	view := live.View{State: live.Absent, Finished: h.Finished, Failed: h.Failed}
 	if meta != nil {
 		view = live.View{State: live.Present, Object: live.Summarize(meta)}
 	}
-	return Judge(h.record, h.GVK.GroupKind(), h.Manager(), view)
+	return Compare(h.record, h.GVK.GroupKind(), h.Manager(), view)
 }
 
 // heldPage is how many inventory ConfigMaps are read at once.

@@ -27,7 +27,7 @@ func TestAnObjectIsFoundInTheInventoryOfItsSet(t *testing.T) {
 	if got := HolderOf(live); got != r.owner {
 		t.Errorf("the object names %q as its set, want %q", got, r.owner)
 	}
-	if got := held[0].Judge(nil); got != Missing {
+	if got := held[0].Compare(nil); got != Missing {
 		t.Errorf("an object that isn't there is %s", got)
 	}
 	if held, _, err := FindHeld(t.Context(), maps, payload.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "nobodys"}); err != nil || len(held) > 0 {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
@@ -71,7 +71,7 @@ func (e *Engine) notice(j *job, answer *metav1.PartialObjectMetadata) {
 		return
 	}
 	for manager, fields := range leftInPlace(j.before.Difference(now), answer.ManagedFields) {
-		log.Info("fields left the manifest but stay, since another manager holds them", "manager", foreign.Clip(manager, 100), "fields", fields)
+		log.Info("fields left the manifest but stay, since another manager holds them", "manager", sanitize.Clip(manager, 100), "fields", fields)
 	}
 }
 

@@ -42,13 +42,13 @@ func recordOf(answer *live.Object, manager string, desired live.Digest, epoch in
 	}
 }
 
-// Judgement is what a look at the cache says of an object.
-type Judgement int
+// Verdict is what a look at the cache says of an object.
+type Verdict int
 
 // The judgements, by rule R1.
 const (
-	// Level needs no request.
-	Level Judgement = iota
+	// InSync needs no request.
+	InSync Verdict = iota
 	// Done is a Job that came to its end and was removed: it isn't run again.
 	Done
 	// Unclear needs one verifying apply: something changed that our entry
@@ -65,11 +65,11 @@ const (
 )
 
 // String returns the judgement's name.
-func (j Judgement) String() string {
+func (j Verdict) String() string {
 	return [...]string{"Level", "Done", "Unclear", "Drifted", "Missing", "Dying", "Unseen"}[j]
 }
 
-// Judge decides by rule R1 whether the object that view shows is still as the
+// Compare decides by rule R1 whether the object that view shows is still as the
 // recorded apply left it. It is pure.
 //
 // In this order: what isn't newer than the record says nothing; another UID,
@@ -77,7 +77,7 @@ func (j Judgement) String() string {
 // labels and annotations, is drift; then a kind that counts its generations
 // tells by them, and any other kind is level only if nothing but its status
 // was written.
-func Judge(rec Record, gk schema.GroupKind, manager string, view live.View) Judgement {
+func Compare(rec Record, gk schema.GroupKind, manager string, view live.View) Verdict {
 	switch view.State {
 	case live.Unknown:
 		return Unseen
@@ -88,24 +88,24 @@ func Judge(rec Record, gk schema.GroupKind, manager string, view live.View) Judg
 	o := view.Object
 	if o.UID == rec.UID {
 		if o.ResourceVersion == rec.ResourceVersion {
-			return Level
+			return InSync
 		}
 		if older(o.ResourceVersion, rec.ResourceVersion) {
 			if rec.Epoch == view.Epoch && !o.Merged {
-				return Level // An event from before our apply.
+				return InSync // An event from before our apply.
 			}
 			return Unclear // The versions went back.
 		}
 	} else if rec.Epoch == view.Epoch && !o.Merged && older(o.ResourceVersion, rec.ResourceVersion) {
-		return Level // An event of the object's predecessor.
+		return InSync // An event of the object's predecessor.
 	}
 	return judgeNewer(rec, gk, manager, o)
 }
 
-func judgeAbsent(rec Record, view live.View) Judgement {
+func judgeAbsent(rec Record, view live.View) Verdict {
 	switch {
 	case rec.Epoch == view.Epoch && older(view.AsOf, rec.ResourceVersion):
-		return Level // The event of our own apply is still on its way.
+		return InSync // The event of our own apply is still on its way.
 	case (view.Finished || view.Failed) && view.Ended == rec.UID:
 		return Done
 	default:
@@ -113,7 +113,7 @@ func judgeAbsent(rec Record, view live.View) Judgement {
 	}
 }
 
-func judgeNewer(rec Record, gk schema.GroupKind, manager string, o *live.Object) Judgement {
+func judgeNewer(rec Record, gk schema.GroupKind, manager string, o *live.Object) Verdict {
 	own, _ := o.OwnBy(manager)
 	switch {
 	case o.Deleting:
@@ -124,11 +124,11 @@ func judgeNewer(rec Record, gk schema.GroupKind, manager string, o *live.Object)
 		return Drifted
 	case countsGenerations(gk):
 		if o.Generation == rec.Generation {
-			return Level
+			return InSync
 		}
 		return Unclear
 	case !o.Merged && o.Status != rec.Status && o.Foreign == rec.Foreign:
-		return Level // A status write.
+		return InSync // A status write.
 	default:
 		return Unclear
 	}
@@ -252,11 +252,11 @@ func (p *pace) accepted() { p.refusals, p.unsure = 0, false }
 
 // remember returns j, or Unclear as long as the verification of an earlier
 // look is due.
-func (p *pace) remember(j Judgement) Judgement {
+func (p *pace) remember(j Verdict) Verdict {
 	if j == Unclear {
 		p.unsure = true
 	}
-	if j == Level && p.unsure {
+	if j == InSync && p.unsure {
 		return Unclear
 	}
 	return j

@@ -53,37 +53,37 @@ func TestRuleR1(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kind schema.GroupKind
 		view live.View
-		want Judgement
+		want Verdict
 	}{
-		"the version that we wrote is level":                          {deployment, shown("100"), Level},
-		"even if its digests can't be":                                {deployment, shown("100", entry), Level},
-		"an event from before our answer says nothing":                {deployment, shown("99", entry, generation), Level},
+		"the version that we wrote is level":                          {deployment, shown("100"), InSync},
+		"even if its digests can't be":                                {deployment, shown("100", entry), InSync},
+		"an event from before our answer says nothing":                {deployment, shown("99", entry, generation), InSync},
 		"a list that went back in time has to be verified":            {deployment, shown("99", merged), Unclear},
 		"a changed entry is drift":                                    {deployment, shown("101", entry), Drifted},
 		"a lost entry is drift":                                       {configMap, shown("101", taken), Drifted},
 		"a changed label value is drift":                              {configMap, shown("101", values), Drifted},
 		"drift goes before a status write":                            {configMap, shown("101", entry, status), Drifted},
-		"the same generation is level":                                {deployment, shown("101", status, foreign), Level},
+		"the same generation is level":                                {deployment, shown("101", status, foreign), InSync},
 		"another generation with the same entry is unclear":           {deployment, shown("101", generation), Unclear},
 		"custom resources count generations":                          {custom, shown("101", generation), Unclear},
-		"a status write is level without generations":                 {configMap, shown("101", status), Level},
+		"a status write is level without generations":                 {configMap, shown("101", status), InSync},
 		"a status write merged with others isn't":                     {configMap, shown("101", status, merged), Unclear},
 		"a foreign write without generations is unclear":              {configMap, shown("101", foreign), Unclear},
 		"a status write together with a foreign one is unclear":       {configMap, shown("101", status, foreign), Unclear},
 		"a write that leaves no trace is unclear":                     {configMap, shown("101"), Unclear},
 		"PriorityClass doesn't count though its generation isn't 0":   {priority, shown("101"), Unclear},
 		"another object of the name is none of ours":                  {deployment, shown("101", uid), Missing},
-		"the predecessor's last event says nothing":                   {deployment, shown("99", uid), Level},
+		"the predecessor's last event says nothing":                   {deployment, shown("99", uid), InSync},
 		"a dying object is waited for":                                {deployment, shown("101", dying), Dying},
 		"absent since a newer version is missing":                     {deployment, live.View{State: live.Absent, AsOf: "101"}, Missing},
-		"absent as of an older version hasn't been seen yet":          {deployment, live.View{State: live.Absent, AsOf: "99"}, Level},
+		"absent as of an older version hasn't been seen yet":          {deployment, live.View{State: live.Absent, AsOf: "99"}, InSync},
 		"a Job that finished and is gone is done":                     {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}, Done},
 		"a Job whose predecessor finished is missing":                 {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "before", Finished: true}, Missing},
 		"an unwatched kind isn't known":                               {deployment, live.View{}, Unseen},
 		"absence in another epoch is missing whatever the version is": {deployment, live.View{State: live.Absent, AsOf: "99", Epoch: 1}, Missing},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Judge(recorded(), tc.kind, testManager, tc.view); got != tc.want {
+			if got := Compare(recorded(), tc.kind, testManager, tc.view); got != tc.want {
 				t.Errorf("Judge = %s, want %s", got, tc.want)
 			}
 		})
@@ -94,10 +94,10 @@ func TestNoEntryIsLegalAsLongAsItStaysSo(t *testing.T) {
 	rec := recorded()
 	rec.Entry, rec.Values = live.Digest{}, live.Digest{}
 	none := func(o *live.Object) { o.Own = nil }
-	if got := Judge(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101", none, func(o *live.Object) { o.Status = d("other") })); got != Level {
+	if got := Compare(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101", none, func(o *live.Object) { o.Status = d("other") })); got != InSync {
 		t.Errorf("still none: %s, want Level", got)
 	}
-	if got := Judge(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101")); got != Drifted {
+	if got := Compare(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101")); got != Drifted {
 		t.Errorf("an entry appeared: %s, want Drifted", got)
 	}
 }
@@ -105,10 +105,10 @@ func TestNoEntryIsLegalAsLongAsItStaysSo(t *testing.T) {
 func TestRecordReadBackIsNeverNewerThanTheCluster(t *testing.T) {
 	rec := recorded()
 	rec.Epoch = -1
-	if got := Judge(rec, schema.GroupKind{Group: "apps", Kind: "Deployment"}, testManager, shown("99")); got != Unclear {
+	if got := Compare(rec, schema.GroupKind{Group: "apps", Kind: "Deployment"}, testManager, shown("99")); got != Unclear {
 		t.Errorf("an older version after a restart: %s, want Unclear: etcd was restored", got)
 	}
-	if got := Judge(rec, schema.GroupKind{Group: "apps", Kind: "Deployment"}, testManager, shown("100")); got != Level {
+	if got := Compare(rec, schema.GroupKind{Group: "apps", Kind: "Deployment"}, testManager, shown("100")); got != InSync {
 		t.Errorf("the same version after a restart: %s, want Level", got)
 	}
 }
@@ -141,17 +141,17 @@ func TestRuleR1Properties(t *testing.T) {
 			o.Generation = rapid.Int64Range(3, 4).Draw(t, "generation")
 			o.Merged = merged
 		})
-		got := Judge(recorded(), kind, testManager, view)
+		got := Compare(recorded(), kind, testManager, view)
 		switch {
 		case version > 100 && sameUID && (!sameEntry || !sameValues) && got != Drifted:
 			t.Fatalf("a change of ours was judged %s", got)
 		case version > 100 && !sameUID && got != Missing:
 			t.Fatalf("another object was judged %s", got)
-		case version < 100 && !merged && got != Level:
+		case version < 100 && !merged && got != InSync:
 			t.Fatalf("an old event was judged %s", got)
-		case version == 100 && sameUID && got != Level:
+		case version == 100 && sameUID && got != InSync:
 			t.Fatalf("our own version was judged %s", got)
-		case version > 100 && view.Object.Generation == 4 && got == Level && countsGenerations(kind):
+		case version > 100 && view.Object.Generation == 4 && got == InSync && countsGenerations(kind):
 			t.Fatal("a new generation was overlooked")
 		}
 	})

@@ -13,16 +13,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
 // PruneOptions guard a prune.
 type PruneOptions struct {
-	// MaxFraction is the percentage of the inventory that may be deleted at
+	// MaxPercent is the percentage of the inventory that may be deleted at
 	// once, by the rule of payload.MayPrune.
-	MaxFraction int
+	MaxPercent int
 	// All lifts the guards for the deletion of the whole set by its
 	// deletionPolicy.
 	All bool
@@ -150,7 +150,7 @@ func levels(sorted []entry) func(yield func([]entry) bool) {
 
 // guard refuses to prune more than a release may plausibly drop.
 func guard(l payload.Leaving, opts PruneOptions) error {
-	allowed, ok := payload.MayPrune(l, opts.MaxFraction)
+	allowed, ok := payload.MayPrune(l, opts.MaxPercent)
 	switch {
 	case ok || opts.All:
 		return nil
@@ -159,8 +159,8 @@ func guard(l payload.Leaving, opts PruneOptions) error {
 			"the release would delete all %d objects of the set; to delete the set, delete its ClusterRelease with deletionPolicy: Prune", l.Deleted)
 	default:
 		return permanent(payload.ObjectID{}, ReasonPruneGuard,
-			"the release would delete %d of %d objects; %d%% allow %d: raise spec.prune.maxFraction if that's meant",
-			l.Deleted, l.Total, opts.MaxFraction, allowed)
+			"the release would delete %d of %d objects; %d%% allow %d: raise spec.prune.maxPercent if that's meant",
+			l.Deleted, l.Total, opts.MaxPercent, allowed)
 	}
 }
 
@@ -302,7 +302,7 @@ func (e *Engine) track(ctx context.Context, en entry) (target, *metav1.PartialOb
 		if t.mapping, err = e.cfg.Live.Served(ctx, en.gvk().GroupKind()); err != nil {
 			return t, nil, &Error{
 				ID: en.id(), reason: ReasonTypeMissing, retriable: true, err: err,
-				message: "the object is to go, but its kind can't be found, so it stays in the inventory: " + foreign.Clip(err.Error(), messageLimit),
+				message: "the object is to go, but its kind can't be found, so it stays in the inventory: " + sanitize.Clip(err.Error(), messageLimit),
 			}
 		}
 		if t.mapping == nil {

@@ -31,7 +31,7 @@ func keepOf(ms []payload.Manifest) map[payload.ObjectID]bool {
 	return keep
 }
 
-var generous = PruneOptions{MaxFraction: 90}
+var generous = PruneOptions{MaxPercent: 90}
 
 func (r *rig) exists(id payload.ObjectID) bool {
 	r.t.Helper()
@@ -132,10 +132,10 @@ func TestPruneGuard(t *testing.T) {
 		opts        PruneOptions
 		refused     bool
 	}{
-		"a fifth of many goes":                   {20, 100, PruneOptions{MaxFraction: 20}, false},
-		"more than a fifth doesn't":              {21, 100, PruneOptions{MaxFraction: 20}, true},
-		"a small set may lose a few":             {1, 3, PruneOptions{MaxFraction: 20}, false},
-		"but never all":                          {3, 3, PruneOptions{MaxFraction: 100}, true},
+		"a fifth of many goes":                   {20, 100, PruneOptions{MaxPercent: 20}, false},
+		"more than a fifth doesn't":              {21, 100, PruneOptions{MaxPercent: 20}, true},
+		"a small set may lose a few":             {1, 3, PruneOptions{MaxPercent: 20}, false},
+		"but never all":                          {3, 3, PruneOptions{MaxPercent: 100}, true},
 		"a fraction of nothing forbids all":      {1, 100, PruneOptions{}, true},
 		"the deletion of the set needs no guard": {3, 3, PruneOptions{All: true}, false},
 	} {
@@ -153,7 +153,7 @@ func TestWallSevenGuardRefusesBeforeAnythingIsDeleted(t *testing.T) {
 	ms := r.manifests(webSet)
 	r.apply(ms, Updating)
 	r.requests.take()
-	_, err := r.engine.Prune(t.Context(), nil, PruneOptions{MaxFraction: 100})
+	_, err := r.engine.Prune(t.Context(), nil, PruneOptions{MaxPercent: 100})
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonPruneGuard || refused.Retriable() {
 		t.Errorf("err = %v, want a permanent PruneGuard", err)
@@ -425,7 +425,7 @@ func TestObjectOfAKindThatIsGoneIsGone(t *testing.T) {
 	r.engine.sub.Close() // Nobody makes the definition again.
 	must(t, r.resource(ms[0].ID).Delete(t.Context(), ms[0].ID.Name, metav1.DeleteOptions{}))
 	r.await("the definition's end", func() bool { return !r.exists(ms[0].ID) })
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[2:]), PruneOptions{MaxFraction: 90})
+	result, err := r.engine.Prune(t.Context(), keepOf(ms[2:]), PruneOptions{MaxPercent: 90})
 	must(t, err)
 	if !slices.Contains(result.Deleted, ms[1].ID) {
 		t.Errorf("%+v, want the Widget known to be gone with its kind", result)

@@ -230,7 +230,7 @@ func (r *rig) repair(ctx context.Context, id payload.ObjectID) {
 }
 
 // told counts the notices of an object.
-func (r *rig) told(id payload.ObjectID, what Happening, detail string) int {
+func (r *rig) told(id payload.ObjectID, what Event, detail string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := 0

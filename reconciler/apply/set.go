@@ -339,7 +339,7 @@ func (e *Engine) find(ctx context.Context, j *job) error {
 	j.seen.Merged = true
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	j.decision.judgement = Judge(j.it.entry.record(), groupKind(j.m.ID), e.manager,
+	j.decision.judgement = Compare(j.it.entry.record(), groupKind(j.m.ID), e.manager,
 		live.View{State: live.Present, Object: j.seen, AsOf: j.seen.ResourceVersion, Epoch: j.view.Epoch})
 	return nil
 }

@@ -10,7 +10,7 @@ func TestLevelTellsWhatAnApplyWouldCost(t *testing.T) {
 	ms := r.manifests(webSet)[:1]
 	level := func() bool {
 		t.Helper()
-		is, err := r.engine.Level(t.Context(), &ms[0])
+		is, err := r.engine.InSync(t.Context(), &ms[0])
 		must(t, err)
 		return is
 	}
@@ -24,7 +24,7 @@ func TestLevelTellsWhatAnApplyWouldCost(t *testing.T) {
 	}
 	changed := ms[0]
 	changed.Hash[0] ^= 1
-	if is, err := r.engine.Level(t.Context(), &changed); is || err != nil {
+	if is, err := r.engine.InSync(t.Context(), &changed); is || err != nil {
 		t.Errorf("another manifest is level: %t %v", is, err)
 	}
 }

@@ -21,8 +21,8 @@ import (
 // fieldManager names us in managed fields.
 const fieldManager = "lockstep-rollout"
 
-// ErrForeignCordon says that someone else cordoned the node.
-var ErrForeignCordon = errors.New("the node is cordoned by someone else")
+// ErrCordonedExternally says that someone else cordoned the node.
+var ErrCordonedExternally = errors.New("the node is cordoned by someone else")
 
 // ErrGone says that the Node isn't there, or that another one has its name.
 var ErrGone = errors.New("the node is gone")
@@ -46,7 +46,7 @@ func NewCordoner(n Nodes) *Cordoner { return &Cordoner{nodes: n} }
 
 // Cordon makes the node with that name and UID unschedulable in the name of
 // owner. Doing it again changes nothing. A node that someone else cordoned
-// is left alone: ErrForeignCordon.
+// is left alone: ErrCordonedExternally.
 func (c *Cordoner) Cordon(ctx context.Context, name, uid, owner string) error {
 	n, err := c.get(ctx, name, uid)
 	if err != nil {
@@ -56,7 +56,7 @@ func (c *Cordoner) Cordon(ctx context.Context, name, uid, owner string) error {
 	case n.Spec.Unschedulable && n.Annotations[v1alpha1.AnnotationCordonedBy] == owner:
 		return nil
 	case n.Spec.Unschedulable:
-		return fmt.Errorf("cordon %s for %s: %w", name, owner, ErrForeignCordon)
+		return fmt.Errorf("cordon %s for %s: %w", name, owner, ErrCordonedExternally)
 	}
 	ops := append(guards(n), ensureAnnotations(n)...)
 	ops = append(

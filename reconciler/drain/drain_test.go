@@ -272,7 +272,7 @@ func TestCordonCarriesItsOwner(t *testing.T) {
 	if n := c.look(t); !n.Spec.Unschedulable || n.Annotations[v1alpha1.AnnotationCordonedBy] != "a.1" {
 		t.Fatalf("the node is %+v %v", n.Spec, n.Annotations)
 	}
-	if err := cordoner.Cordon(ctx, name, uid, "b.1"); !errors.Is(err, ErrForeignCordon) {
+	if err := cordoner.Cordon(ctx, name, uid, "b.1"); !errors.Is(err, ErrCordonedExternally) {
 		t.Errorf("another attempt's cordon gave %v", err)
 	}
 	if err := cordoner.Uncordon(ctx, name, uid, "b.1"); err != nil || !c.look(t).Spec.Unschedulable {
@@ -294,7 +294,7 @@ func TestAnAdministratorsCordonIsNeverTouched(t *testing.T) {
 	ctx, cordoner := t.Context(), NewCordoner(c.CoreV1().Nodes())
 	name, uid := c.node.Name, string(c.node.UID)
 	c.change(t, func(n *corev1.Node) { n.Spec.Unschedulable = true })
-	if err := cordoner.Cordon(ctx, name, uid, "a.1"); !errors.Is(err, ErrForeignCordon) {
+	if err := cordoner.Cordon(ctx, name, uid, "a.1"); !errors.Is(err, ErrCordonedExternally) {
 		t.Errorf("cordon gave %v, want ErrForeignCordon", err)
 	}
 	if err := cordoner.Uncordon(ctx, name, uid, "a.1"); err != nil || !c.look(t).Spec.Unschedulable {

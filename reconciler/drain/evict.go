@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // Limits of a drain.
@@ -91,9 +91,9 @@ type Blocker struct {
 // String names the pod and what keeps it.
 func (b Blocker) String() string {
 	if b.Budget != "" {
-		return foreign.Line(fmt.Sprintf("PodDisruptionBudget %s/%s keeps pod %s/%s: %s", b.Namespace, b.Budget, b.Namespace, b.Name, b.Reason))
+		return sanitize.Line(fmt.Sprintf("PodDisruptionBudget %s/%s keeps pod %s/%s: %s", b.Namespace, b.Budget, b.Namespace, b.Name, b.Reason))
 	}
-	return foreign.Line(fmt.Sprintf("pod %s/%s: %s", b.Namespace, b.Name, b.Reason))
+	return sanitize.Line(fmt.Sprintf("pod %s/%s: %s", b.Namespace, b.Name, b.Reason))
 }
 
 // Report is what a look at a node, or a round of evictions, found.
@@ -214,7 +214,7 @@ func (e *Evictor) look(ctx context.Context, r Request, now time.Time) (Report, [
 	)
 	for i := range pods {
 		pod := &pods[i]
-		verdict, why := Judge(pod, Node{KubeletDead: r.KubeletDead}, policy, now)
+		verdict, why := Classify(pod, Node{KubeletDead: r.KubeletDead}, policy, now)
 		switch verdict {
 		case Ignore:
 			e.forget(string(pod.UID))

@@ -46,8 +46,8 @@ type Policy struct {
 	GracePeriodSeconds int64
 }
 
-// Judge says what a drain does with a pod, and why. It's pure.
-func Judge(pod *corev1.Pod, node Node, p Policy, now time.Time) (Verdict, string) {
+// Classify says what a drain does with a pod, and why. It's pure.
+func Classify(pod *corev1.Pod, node Node, p Policy, now time.Time) (Verdict, string) {
 	owner := metav1.GetControllerOf(pod)
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	switch {

@@ -49,7 +49,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got, why := Judge(&tc.pod, tc.node, tc.policy, noon()); got != tc.want {
+			if got, why := Classify(&tc.pod, tc.node, tc.policy, noon()); got != tc.want {
 				t.Errorf("%s (%s), want %s", got, why, tc.want)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
@@ -67,12 +67,12 @@ func (v Verdict) String() string {
 func Evaluate(in Input, checks *Checks) Verdict {
 	for _, gate := range []func(Input) Verdict{agent, booted, nodeReady, bootID, osVersion, podsBack} {
 		if v := gate(in); !v.OK {
-			v.Message = foreign.Line(v.Message)
+			v.Message = sanitize.Line(v.Message)
 			return v
 		}
 	}
 	v := checks.evaluate(in.Node)
-	v.Message = foreign.Line(v.Message)
+	v.Message = sanitize.Line(v.Message)
 	return v
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/google/cel-go/ext"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
@@ -106,7 +106,7 @@ func (r *rules) judge(ctx context.Context, m *payload.Manifest, body *unstructur
 	}
 	p, err := r.program(m.Health)
 	if err != nil {
-		return Verdict{Failed: true, Reason: ReasonInvalidRule, Message: foreign.Clip(err.Error(), 1024)}
+		return Verdict{Failed: true, Reason: ReasonInvalidRule, Message: sanitize.Clip(err.Error(), 1024)}
 	}
 	if !observed(body) {
 		return Verdict{Reason: ReasonNotObserved, Message: "the controller hasn't seen the newest generation yet"}
@@ -114,11 +114,11 @@ func (r *rules) judge(ctx context.Context, m *payload.Manifest, body *unstructur
 	holds, err := evaluate(ctx, p, body)
 	switch {
 	case err != nil:
-		return Verdict{Reason: ReasonInProgress, Message: "health expression: " + foreign.Line(err.Error())}
+		return Verdict{Reason: ReasonInProgress, Message: "health expression: " + sanitize.Line(err.Error())}
 	case holds:
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	default:
-		return Verdict{Reason: ReasonInProgress, Message: "health expression is false: " + foreign.Line(m.Health) + ownWords(body)}
+		return Verdict{Reason: ReasonInProgress, Message: "health expression is false: " + sanitize.Line(m.Health) + ownWords(body)}
 	}
 }
 

@@ -39,8 +39,8 @@ const (
 
 // Verdict is what is known of an object's health.
 type Verdict struct {
-	// Level tells that nothing more is waited for.
-	Level bool
+	// Ready tells that nothing more is waited for.
+	Ready bool
 	// Failed tells that waiting won't help: the object says that it gave up.
 	Failed bool
 	// Waiting tells that the object waits for something that is no fault, such
@@ -99,7 +99,7 @@ type rule func(m *payload.Manifest, body *unstructured.Unstructured) Verdict
 // Check judges the manifest's object as the cache shows it now. since is the
 // resource version of the apply's answer; older states aren't looked at.
 func (c *Checker) Check(ctx context.Context, m *payload.Manifest, since string) Verdict {
-	return c.check(ctx, m, since, Judge)
+	return c.check(ctx, m, since, Evaluate)
 }
 
 // standing judges the object while nobody changes it.
@@ -109,7 +109,7 @@ func (c *Checker) standing(ctx context.Context, m *payload.Manifest) Verdict {
 
 func (c *Checker) check(ctx context.Context, m *payload.Manifest, since string, by rule) Verdict {
 	if m.Delete || m.Wait == payload.WaitNone {
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	}
 	view := c.cache.Get(m.ID)
 	switch view.State {
@@ -128,7 +128,7 @@ func absent(view live.View, since string) Verdict {
 		// The end of a Job that it shows is that of the one before.
 		return Verdict{Reason: ReasonNotObserved, Message: "the watch hasn't shown the object yet"}
 	case view.Finished:
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	default:
 		return Verdict{Reason: ReasonNotFound, Message: "the object isn't there any more; it's applied anew"}
 	}
@@ -141,7 +141,7 @@ func (c *Checker) present(ctx context.Context, m *payload.Manifest, o *live.Obje
 	case o.Deleting:
 		return Verdict{Reason: ReasonTerminating, Message: fmt.Sprintf("the object is being deleted; finalizers: %.200q", o.Finalizers())}
 	case !live.NeedsBody(m):
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	case o.Body == nil:
 		return Verdict{Reason: ReasonNotObserved, Message: "the watch hasn't shown the object's status yet"}
 	default:
@@ -189,7 +189,7 @@ func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, b
 	defer timer.Stop()
 	for {
 		v := c.Check(ctx, m, since)
-		if v.Level {
+		if v.Ready {
 			return nil
 		}
 		if err := w.step(v, c.now()); err != nil {

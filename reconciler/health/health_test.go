@@ -187,11 +187,11 @@ spec: {type: LoadBalancer, clusterIP: 10.0.0.1}`, reason: "LoadBalancerPending"}
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := decode(t, tc.body)
-			got := Judge(manifestOf(t, body, tc.wait), body)
-			if got.Level != tc.level || got.Failed != tc.failed || got.Waiting != tc.waits || got.Reason != tc.reason {
+			got := Evaluate(manifestOf(t, body, tc.wait), body)
+			if got.Ready != tc.level || got.Failed != tc.failed || got.Waiting != tc.waits || got.Reason != tc.reason {
 				t.Errorf("Judge = %+v, want level %t failed %t waiting %t reason %q", got, tc.level, tc.failed, tc.waits, tc.reason)
 			}
-			if !got.Level && got.Message == "" {
+			if !got.Ready && got.Message == "" {
 				t.Error("the verdict has no message")
 			}
 		})
@@ -229,8 +229,8 @@ func TestClusterOperatorContract(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := Judge(&m, state(tc.versions, tc.conditions))
-			if got.Level != tc.level || got.Failed != tc.failed || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+			got := Evaluate(&m, state(tc.versions, tc.conditions))
+			if got.Ready != tc.level || got.Failed != tc.failed || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
 				t.Errorf("Judge = %+v, want level %t failed %t reason %q message with %q", got, tc.level, tc.failed, tc.reason, tc.message)
 			}
 		})
@@ -255,10 +255,10 @@ func TestWhatStandsIsWellWhileEnoughOfItIs(t *testing.T) {
 	} {
 		body := decode(t, fmt.Sprintf(head, tc.kind)+"status: "+tc.status)
 		m := manifestOf(t, body, "")
-		if got := judgeStanding(m, body); got.Level != tc.well {
+		if got := judgeStanding(m, body); got.Ready != tc.well {
 			t.Errorf("%s: %+v, want well %t", name, got, tc.well)
 		}
-		if got := Judge(m, body); got.Level {
+		if got := Evaluate(m, body); got.Ready {
 			t.Errorf("%s: an update takes it for level", name)
 		}
 	}
@@ -295,8 +295,8 @@ status: {observedGeneration: 2, ready: 3, phase: Running}`)
 		t.Fatal(err)
 	}
 	for expression, want := range map[string]Verdict{
-		`status.ready == spec.size`:                                {Level: true},
-		`self.status.phase == "Running" && has(self.status.ready)`: {Level: true},
+		`status.ready == spec.size`:                                {Ready: true},
+		`self.status.phase == "Running" && has(self.status.ready)`: {Ready: true},
 		`status.ready > 3`:                                         {Reason: ReasonInProgress},
 		`status.conditions.exists(c, c.type == "Ready")`:           {Reason: ReasonInProgress},
 		`has(status.conditions) && status.conditions.size() > 0`:   {Reason: ReasonInProgress},
@@ -318,7 +318,7 @@ status: {observedGeneration: 2, ready: 3, phase: Running}`)
 	body.SetGeneration(3)
 	m := manifestOf(t, body, "")
 	m.Health = "true"
-	if got := r.judge(t.Context(), m, body); got.Level {
+	if got := r.judge(t.Context(), m, body); got.Ready {
 		t.Error("a generation that wasn't observed was judged")
 	}
 }
@@ -365,10 +365,10 @@ func TestOldStatesAreNotJudged(t *testing.T) {
 	if v := absent(live.View{State: live.Absent, AsOf: "11"}, "10"); v.Reason != ReasonNotFound {
 		t.Errorf("absent: %+v", v)
 	}
-	if v := absent(live.View{State: live.Absent, AsOf: "9", Finished: true}, "10"); v.Level || v.Reason != ReasonNotObserved {
+	if v := absent(live.View{State: live.Absent, AsOf: "9", Finished: true}, "10"); v.Ready || v.Reason != ReasonNotObserved {
 		t.Errorf("absent as of the end of the Job before: %+v", v)
 	}
-	if v := absent(live.View{State: live.Absent, AsOf: "11", Finished: true}, "10"); !v.Level {
+	if v := absent(live.View{State: live.Absent, AsOf: "11", Finished: true}, "10"); !v.Ready {
 		t.Errorf("a finished Job that is gone: %+v", v)
 	}
 }

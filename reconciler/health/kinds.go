@@ -13,15 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// Judge judges a live object by its kind's contract. It is pure. Health
+// Evaluate judges a live object by its kind's contract. It is pure. Health
 // expressions aren't looked at.
-func Judge(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+func Evaluate(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	if m.Wait == payload.WaitNone {
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	}
 	switch groupKind(m) {
 	case schema.GroupKind{Group: "batch", Kind: "Job"}:
@@ -46,34 +46,34 @@ func Judge(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 // judgeGeneric is kstatus.
 func judgeGeneric(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	if notApplicable(body) {
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	}
 	result, err := status.Compute(body)
 	if err != nil {
-		return Verdict{Reason: ReasonFailed, Message: "the status can't be read: " + foreign.Line(err.Error())}
+		return Verdict{Reason: ReasonFailed, Message: "the status can't be read: " + sanitize.Line(err.Error())}
 	}
 	switch result.Status {
 	case status.CurrentStatus:
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	case status.FailedStatus:
 		reason, message := stalled(body)
 		if reason == "" {
-			reason, message = ReasonFailed, foreign.Line(result.Message)
+			reason, message = ReasonFailed, sanitize.Line(result.Message)
 		}
 		return Verdict{Failed: true, Reason: reason, Message: message}
 	case status.InProgressStatus, status.TerminatingStatus, status.NotFoundStatus, status.UnknownStatus:
 	}
 	if m.Wait == payload.WaitStarted && observed(body) {
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	}
-	return Verdict{Reason: ReasonInProgress, Message: foreign.Line(result.Message)}
+	return Verdict{Reason: ReasonInProgress, Message: sanitize.Line(result.Message)}
 }
 
 // stalled returns the object's own words for having given up.
 func stalled(body *unstructured.Unstructured) (reason, message string) {
 	for _, name := range []string{"Stalled", "Failed"} {
 		if c := condition(body, name); c.status == "True" {
-			return foreign.Line(c.reason), foreign.Line(c.message)
+			return sanitize.Line(c.reason), sanitize.Line(c.message)
 		}
 	}
 	return "", ""
@@ -83,7 +83,7 @@ func stalled(body *unstructured.Unstructured) (reason, message string) {
 // that runs.
 func judgeJob(body *unstructured.Unstructured) Verdict {
 	if c := condition(body, "Complete"); c.status == "True" {
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	}
 	if c := condition(body, "Failed"); c.status == "True" {
 		return Verdict{Failed: true, Reason: "JobFailed", Message: c.words()}
@@ -113,7 +113,7 @@ func judgeDefinition(body *unstructured.Unstructured) Verdict {
 	if c := condition(body, "Established"); c.status != "True" {
 		return Verdict{Reason: "NotEstablished", Message: "the definition isn't established yet; " + c.words()}
 	}
-	return Verdict{Level: true}
+	return Verdict{Ready: true}
 }
 
 // notApplicable reports whether the object's controller says that there is
@@ -134,7 +134,7 @@ func judgeAPIService(body *unstructured.Unstructured) Verdict {
 	if c := condition(body, "Available"); c.status != "True" {
 		return Verdict{Reason: "APIServiceNotAvailable", Message: c.words()}
 	}
-	return Verdict{Level: true}
+	return Verdict{Ready: true}
 }
 
 // judgeStanding judges a workload that nobody changes just now. A rollout is
@@ -143,8 +143,8 @@ func judgeAPIService(body *unstructured.Unstructured) Verdict {
 // drained one after the other for hours. A Deployment says itself what is
 // enough; of a DaemonSet and a StatefulSet half is.
 func judgeStanding(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
-	v := Judge(m, body)
-	if v.Level || v.Failed || m.ID.Group != "apps" {
+	v := Evaluate(m, body)
+	if v.Ready || v.Failed || m.ID.Group != "apps" {
 		return v
 	}
 	var well bool
@@ -161,7 +161,7 @@ func judgeStanding(m *payload.Manifest, body *unstructured.Unstructured) Verdict
 		well = 2*number(body, "status", "availableReplicas") >= wanted
 	}
 	if well && observed(body) {
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	}
 	return v
 }
@@ -174,7 +174,7 @@ func judgeClaim(body *unstructured.Unstructured) Verdict {
 	if phase == "Lost" {
 		return Verdict{Failed: true, Reason: "ClaimLost", Message: "the volume that the claim was bound to doesn't exist any more"}
 	}
-	return Verdict{Level: true}
+	return Verdict{Ready: true}
 }
 
 // judgeClusterOperator is CVO's contract: the manifest says what versions have
@@ -189,7 +189,7 @@ func judgeClusterOperator(m *payload.Manifest, body *unstructured.Unstructured) 
 		}
 	}
 	if c := condition(body, "Disabled"); c.status == "True" {
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	}
 	if c := condition(body, "Available"); c.status != "True" {
 		return Verdict{Reason: "ClusterOperatorNotAvailable", Message: c.words()}
@@ -198,16 +198,16 @@ func judgeClusterOperator(m *payload.Manifest, body *unstructured.Unstructured) 
 	var behind []string
 	for _, name := range slices.Sorted(maps.Keys(m.Versions)) {
 		if want := m.Versions[name]; have[name] != want {
-			behind = append(behind, fmt.Sprintf("%s is %q, want %q", foreign.Line(name), foreign.Line(have[name]), foreign.Line(want)))
+			behind = append(behind, fmt.Sprintf("%s is %q, want %q", sanitize.Line(name), sanitize.Line(have[name]), sanitize.Line(want)))
 		}
 	}
 	if len(behind) > 0 {
-		return Verdict{Reason: "ClusterOperatorUpdating", Message: foreign.Clip(strings.Join(behind, ", "), 1024)}
+		return Verdict{Reason: "ClusterOperatorUpdating", Message: sanitize.Clip(strings.Join(behind, ", "), 1024)}
 	}
 	if c := condition(body, "Degraded"); c.status != "False" {
 		return Verdict{Reason: "ClusterOperatorDegraded", Message: c.words()}
 	}
-	return Verdict{Level: true}
+	return Verdict{Ready: true}
 }
 
 // operands are the versions that a live ClusterOperator reports.
@@ -233,7 +233,7 @@ func judgeNodeOS(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 		return Verdict{Reason: ReasonNotObserved, Message: "the rollout hasn't seen this NodeOS yet"}
 	}
 	if c := condition(body, "Stalled"); c.status == "True" {
-		return Verdict{Failed: true, Reason: foreign.Line(c.reason), Message: c.words()}
+		return Verdict{Failed: true, Reason: sanitize.Line(c.reason), Message: c.words()}
 	}
 	if c := condition(body, "Halted"); c.status == "True" {
 		return Verdict{Failed: true, Reason: "Halted", Message: c.words()}
@@ -242,16 +242,16 @@ func judgeNodeOS(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	total, updated, quarantined := count("total"), count("updated"), count("quarantined")
 	ready := condition(body, "Ready")
 	if ready.status == "True" && updated+quarantined >= total {
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	}
 	if m.Wait == payload.WaitStarted && updated+count("inFlight")+count("staged") > 0 {
-		return Verdict{Level: true}
+		return Verdict{Ready: true}
 	}
 	v := Verdict{Reason: ReasonInProgress, Message: fmt.Sprintf("%d of %d hosts updated, %d in flight, %d failed, %d in quarantine",
 		updated, total, count("inFlight"), count("failed"), quarantined)}
 	for _, c := range []conditionState{condition(body, "Paused"), condition(body, "Reconciling"), ready} {
 		if c.status == "True" && c.kind == "Paused" || c.waits() {
-			v.Waiting, v.Reason, v.Message = true, foreign.Line(c.reason), c.words()
+			v.Waiting, v.Reason, v.Message = true, sanitize.Line(c.reason), c.words()
 			break
 		}
 	}
@@ -274,7 +274,7 @@ func (c conditionState) words() string {
 	if c.status == "" {
 		return "condition " + c.kind + " isn't reported"
 	}
-	return foreign.Line(fmt.Sprintf("%s=%s %s: %s", c.kind, c.status, c.reason, c.message))
+	return sanitize.Line(fmt.Sprintf("%s=%s %s: %s", c.kind, c.status, c.reason, c.message))
 }
 
 // waits reports whether the condition tells of a closed maintenance window or

@@ -64,9 +64,9 @@ func (m *Monitor) Set(manifests []payload.Manifest) {
 	}
 }
 
-// Retell has what isn't level reported once more: it counts as something else
+// Resend has what isn't level reported once more: it counts as something else
 // now. It may be called while Run runs.
-func (m *Monitor) Retell() {
+func (m *Monitor) Resend() {
 	m.mu.Lock()
 	m.anew = true
 	ids := slices.Collect(maps.Keys(m.manifests))

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/fleet"
@@ -60,7 +60,7 @@ func Status(host *v1alpha1.Host, f Facts, now time.Time) v1alpha1.HostStatus {
 	}
 	for _, c := range conditions(host, f) {
 		c.ObservedGeneration, c.LastTransitionTime = host.Generation, metav1.Time{Time: now}
-		c.Message = foreign.Clip(c.Message, maxMessage)
+		c.Message = sanitize.Clip(c.Message, maxMessage)
 		meta.SetStatusCondition(&out.Conditions, c)
 	}
 	return out
@@ -79,7 +79,7 @@ func reported(out *v1alpha1.HostStatus, s *fleet.State) {
 	a.Capabilities = capabilities(f.Capabilities)
 	out.Agent = &a
 	out.OS = &v1alpha1.OSStatus{Booted: &v1alpha1.SlotStatus{
-		Version: clip(f.Booted.Version), Digest: foreign.Clip(f.Booted.Digest, maxDigest), Slot: foreign.Clip(f.Booted.Slot, 32), Confirmed: f.Booted.Confirmed,
+		Version: clip(f.Booted.Version), Digest: sanitize.Clip(f.Booted.Digest, maxDigest), Slot: sanitize.Clip(f.Booted.Slot, 32), Confirmed: f.Booted.Confirmed,
 	}}
 	if s, ok := f.Inventory.Staged(); ok {
 		out.OS.Staged = slotStatus(s)
@@ -93,15 +93,15 @@ func reported(out *v1alpha1.HostStatus, s *fleet.State) {
 	}
 	if op := f.Last; op != nil {
 		out.LastResult = &v1alpha1.OperationResult{
-			ID: foreign.Clip(op.ID, maxID), Sequence: foreign.Clip(op.Sequence.String(), 32), State: foreign.Clip(string(op.State), 32),
-			Message: foreign.Clip(op.Message, maxMessage), FinishedTime: at(op.Ended),
+			ID: sanitize.Clip(op.ID, maxID), Sequence: sanitize.Clip(op.Sequence.String(), 32), State: sanitize.Clip(string(op.State), 32),
+			Message: sanitize.Clip(op.Message, maxMessage), FinishedTime: at(op.Ended),
 		}
 	}
 }
 
 func operation(op *nodeos.OperationStatus, trial *nodeos.Trial) *v1alpha1.OperationStatus {
 	out := &v1alpha1.OperationStatus{
-		ID: foreign.Clip(op.ID, maxID), Sequence: foreign.Clip(op.Sequence.String(), 32), StartedTime: at(op.Started), Attempt: foreign.Clip(op.Attempt, maxID),
+		ID: sanitize.Clip(op.ID, maxID), Sequence: sanitize.Clip(op.Sequence.String(), 32), StartedTime: at(op.Started), Attempt: sanitize.Clip(op.Attempt, maxID),
 	}
 	if op.Phase != "" {
 		out.Phase = clip(op.Phase + " " + strconv.Itoa(op.PhaseIndex) + "/" + strconv.Itoa(op.PhaseCount))
@@ -117,7 +117,7 @@ func operation(op *nodeos.OperationStatus, trial *nodeos.Trial) *v1alpha1.Operat
 
 func slotStatus(s nodeos.Slot) *v1alpha1.SlotStatus {
 	return &v1alpha1.SlotStatus{
-		Version: clip(s.Image.Version), Digest: foreign.Clip(s.Image.Ref.Digest, maxDigest), Slot: foreign.Clip(s.Name, 32), Confirmed: s.State == nodeos.SlotGood,
+		Version: clip(s.Image.Version), Digest: sanitize.Clip(s.Image.Ref.Digest, maxDigest), Slot: sanitize.Clip(s.Name, 32), Confirmed: s.State == nodeos.SlotGood,
 	}
 }
 
@@ -134,7 +134,7 @@ func capabilities(c nodeos.HostCapabilities) []string {
 	return out
 }
 
-func clip(s string) string { return foreign.Clip(s, maxShort) }
+func clip(s string) string { return sanitize.Clip(s, maxShort) }
 
 // at returns a time as the API server keeps it, in whole seconds.
 func at(t time.Time) *metav1.Time {

@@ -7,27 +7,27 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
 // Reasons why an attempt left the good path.
 const (
-	ReasonTargetChanged  = "TargetChanged"
-	ReasonDeleting       = "Deleting"
-	ReasonPaused         = "Paused"
-	ReasonHeld           = "Held"
-	ReasonLeftPool       = "LeftPool"
-	ReasonHalted         = "Halted"
-	ReasonDenied         = "Denied"
-	ReasonForeignCordon  = "ForeignCordon"
-	ReasonUncordoned     = "Uncordoned"
-	ReasonDrainTimeout   = "DrainTimeout"
-	ReasonUnreachable    = "Unreachable"
-	ReasonNotStaged      = "NotStaged"
-	ReasonQuorum         = "QuorumAtRisk"
-	ReasonActivateFailed = "ActivateFailed"
+	ReasonTargetChanged      = "TargetChanged"
+	ReasonDeleting           = "Deleting"
+	ReasonPaused             = "Paused"
+	ReasonHeld               = "Held"
+	ReasonLeftPool           = "LeftPool"
+	ReasonHalted             = "Halted"
+	ReasonDenied             = "Denied"
+	ReasonCordonedExternally = "CordonedExternally"
+	ReasonUncordoned         = "Uncordoned"
+	ReasonDrainTimeout       = "DrainTimeout"
+	ReasonUnreachable        = "Unreachable"
+	ReasonNotStaged          = "NotStaged"
+	ReasonQuorum             = "QuorumAtRisk"
+	ReasonActivateFailed     = "ActivateFailed"
 	// ReasonActivateRefused says that the agent never took the order.
 	ReasonActivateRefused = "ActivateRefused"
 	ReasonBootTimeout     = "BootTimeout"
@@ -141,7 +141,7 @@ func (v view) to(s ledger.Slot, state ledger.State, reason, message string) ledg
 	s.State, s.Since = state, v.now
 	switch {
 	case reason != "":
-		s.Reason, s.Message = reason, foreign.Line(message)
+		s.Reason, s.Message = reason, sanitize.Line(message)
 	case state == ledger.Verifying, state == ledger.Committing, state == ledger.Releasing:
 		s.Reason, s.Message = "", "" // back on the good path
 	}
@@ -160,7 +160,7 @@ func (v view) claimed(s ledger.Slot) ledger.Slot {
 	case n.cordonedFor(s):
 		return v.to(s, ledger.Draining, "", "")
 	case n.Unschedulable:
-		return v.to(s, ledger.Aborted, ReasonForeignCordon, "someone else cordoned the node")
+		return v.to(s, ledger.Aborted, ReasonCordonedExternally, "someone else cordoned the node")
 	case v.late(s.ClaimedAt, v.pool.DrainTimeout):
 		return v.to(s, ledger.Aborted, ReasonDrainTimeout, "the node couldn't be cordoned in time")
 	}
@@ -239,7 +239,7 @@ func (v view) stillOurs(s ledger.Slot) (ledger.Slot, bool) {
 	case v.drain && !n.Unschedulable:
 		return v.to(s, ledger.Aborted, ReasonUncordoned, "someone made the node schedulable again"), true
 	case v.drain && n.CordonedBy != s.Owner():
-		return v.to(s, ledger.Aborted, ReasonForeignCordon, "the cordon isn't ours any more"), true
+		return v.to(s, ledger.Aborted, ReasonCordonedExternally, "the cordon isn't ours any more"), true
 	}
 	return s, false
 }

@@ -160,7 +160,7 @@ func (p *planner) unfit(m *Member, estimate time.Duration) (reason, message stri
 	f, n := m.Agent.Facts, m.Node
 	switch {
 	case n.Unschedulable:
-		return ReasonForeignCordon, "the node is cordoned, and not by us"
+		return ReasonCordonedExternally, "the node is cordoned, and not by us"
 	case !n.Ready:
 		return "NotReady", "the node isn't Ready"
 	case n.BootID != "" && n.BootID != f.BootID:

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
@@ -228,7 +228,7 @@ func (p *planner) failed(m *Member, s ledger.Slot) {
 	}
 	p.rec.Deny(s.Target.Digest, ledger.DeniedHost{
 		NodeUID: m.Node.UID, Node: m.Node.Name, BootID: bootID, At: p.now, Nonce: m.Nonce,
-		Reason: foreign.Clip(s.Reason+": "+why, maxWhy),
+		Reason: sanitize.Clip(s.Reason+": "+why, maxWhy),
 	}, max(2, p.pool.FailureThreshold))
 }
 

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
@@ -101,7 +101,7 @@ func (p *planner) inFlight() []v1alpha1.HostInFlight {
 			blocking = orDefault(blockingOf(m, s), s.Message)
 		}
 		out = append(out, v1alpha1.HostInFlight{
-			Host: s.Node, State: string(s.State), Since: &metav1.Time{Time: s.Since}, Blocking: foreign.Clip(blocking, maxText),
+			Host: s.Node, State: string(s.State), Since: &metav1.Time{Time: s.Since}, Blocking: sanitize.Clip(blocking, maxText),
 		})
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.HostInFlight) int { return cmp.Compare(a.Host, b.Host) })
@@ -170,7 +170,7 @@ func (p *planner) denied() []v1alpha1.DeniedDigest {
 		}
 		for _, h := range d.Hosts[max(0, len(d.Hosts)-maxInFlight):] {
 			e.Hosts = append(e.Hosts, h.Node)
-			e.Reason = foreign.Clip(h.Reason, maxReason)
+			e.Reason = sanitize.Clip(h.Reason, maxReason)
 		}
 		out = append(out, e)
 	}
@@ -231,7 +231,7 @@ func (p *planner) conditions() []Condition {
 	}
 	out = append(out, paused, halted)
 	for i := range out {
-		out[i].Message = foreign.Clip(out[i].Message, maxText)
+		out[i].Message = sanitize.Clip(out[i].Message, maxText)
 	}
 	return out
 }

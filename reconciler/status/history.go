@@ -10,7 +10,7 @@ import (
 
 	"github.com/blang/semver/v4"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
@@ -87,7 +87,7 @@ func resumed(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) bool {
 // release at each revision.
 func sameEntry(h *v1alpha1.ReleaseHistory, r worker.Release) bool {
 	return h.Version == r.Version && h.Image == r.Image && h.Path == r.Path &&
-		(r.Path == "" || h.Revision == foreign.Clip(r.Revision, maxRevision))
+		(r.Path == "" || h.Revision == sanitize.Clip(r.Revision, maxRevision))
 }
 
 // update tells an entry what became of it. What was level once stays so, and
@@ -101,10 +101,10 @@ func update(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) {
 	}
 	h.Verified, h.Evidence = f.Verified, clipAll(f.Evidence, maxEvidence, maxLine)
 	if f.Checked {
-		h.AcceptedRisks = foreign.Clip(strings.Join(f.AcceptedRisks, "; "), maxRisks)
+		h.AcceptedRisks = sanitize.Clip(strings.Join(f.AcceptedRisks, "; "), maxRisks)
 	}
 	if f.Revision != "" {
-		h.Revision = foreign.Clip(f.Revision, maxRevision)
+		h.Revision = sanitize.Clip(f.Revision, maxRevision)
 	}
 }
 
@@ -114,7 +114,7 @@ func begin(list []v1alpha1.ReleaseHistory, f *worker.HistoryFact, rollback *v1al
 	update(&h, f)
 	if len(list) > 0 {
 		if rollback != nil && rollback.To == f.Version && lower(f.Version, list[0].Version) {
-			h.RollbackReason = foreign.Clip(rollback.Reason, maxRisks)
+			h.RollbackReason = sanitize.Clip(rollback.Reason, maxRisks)
 		}
 		if list[0].CompletionTime == nil {
 			ended := h.StartedTime

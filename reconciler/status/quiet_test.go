@@ -66,7 +66,7 @@ func TestAnExpiredOverrideHoldsNothingBack(t *testing.T) {
 
 func TestAnEditThatIsBeingPutBackIsNotStalled(t *testing.T) {
 	for _, w := range []*worker.SyncWorkerStatus{nil, level("1.1.0", imageA)} {
-		facts := ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: w, Now: start, Held: HeldBy{Reason: ReasonNotFromSource, Message: "edited", Passes: true}}
+		facts := ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: w, Now: start, Held: HeldBy{Reason: ReasonNotFromSource, Message: "edited", Transient: true}}
 		got := conditions(Release(v1alpha1.ClusterReleaseStatus{}, facts))
 		if want := "Ready=False Reconciling=True Stalled=False"; !strings.HasPrefix(got, want) {
 			t.Errorf("conditions = %s, want %s", got, want)

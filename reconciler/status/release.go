@@ -11,7 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
@@ -67,8 +67,8 @@ type Objection struct {
 type HeldBy struct {
 	Reason  string
 	Message string
-	// Passes says that it ends without anybody's doing.
-	Passes bool
+	// Transient says that it ends without anybody's doing.
+	Transient bool
 }
 
 // refusals are the reasons of failures that speak of trust; they show in
@@ -108,12 +108,12 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 
 // payloadFacts are nil where there is nothing to say of the payload.
 func payloadFacts(w *worker.SyncWorkerStatus) *v1alpha1.PayloadStatus {
-	if len(w.Warnings) == 0 && w.LeftOut == 0 {
+	if len(w.Warnings) == 0 && w.Excluded == 0 {
 		return nil
 	}
 	return &v1alpha1.PayloadStatus{
 		Warnings: int32(min(len(w.Warnings), 1<<30)),
-		LeftOut:  int32(min(w.LeftOut, 1<<30)), //nolint:gosec // bounded beside it
+		Excluded: int32(min(w.Excluded, 1<<30)), //nolint:gosec // bounded beside it
 	}
 }
 
@@ -172,10 +172,10 @@ func progress(prev *v1alpha1.ReleaseProgress, w *worker.SyncWorkerStatus) *v1alp
 			break
 		}
 		p.Blocking = append(p.Blocking, v1alpha1.Blocking{
-			Object:    foreign.Clip(b.Object.String(), 512),
+			Object:    sanitize.Clip(b.Object.String(), 512),
 			Since:     stamp(b.Since),
-			Reason:    foreign.Clip(b.Reason, 64),
-			Message:   foreign.Clip(b.Message, maxMessage),
+			Reason:    sanitize.Clip(b.Reason, 64),
+			Message:   sanitize.Clip(b.Message, maxMessage),
 			Retriable: b.Retriable,
 			RetryAt:   stamp(b.RetryAt),
 			Deadline:  stamp(b.Deadline),
@@ -210,7 +210,7 @@ func stamp(t time.Time) *metav1.Time {
 // releaseConditions decides the conditions from the new status.
 func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Condition {
 	if f.Waiting != "" && f.Held.Reason == "" {
-		f.Held = HeldBy{Reason: ReasonDependency, Message: f.Waiting, Passes: true}
+		f.Held = HeldBy{Reason: ReasonDependency, Message: f.Waiting, Transient: true}
 	}
 	if f.Worker == nil {
 		reason, message := ReasonPending, "waiting for the first look at the release"
@@ -219,8 +219,8 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 		}
 		return []Condition{
 			{v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message},
-			{v1alpha1.ConditionReconciling, Bool(f.Held.Reason == "" || f.Held.Passes), reason, message},
-			{v1alpha1.ConditionStalled, Bool(f.Held.Reason != "" && !f.Held.Passes), reason, message},
+			{v1alpha1.ConditionReconciling, Bool(f.Held.Reason == "" || f.Held.Transient), reason, message},
+			{v1alpha1.ConditionStalled, Bool(f.Held.Reason != "" && !f.Held.Transient), reason, message},
 		}
 	}
 	accepted, verified := acceptance(next, f)
@@ -294,7 +294,7 @@ func withRetry(err *worker.UpdateError, never string) string {
 	if !err.Retriable() {
 		note = "; " + never
 	}
-	return foreign.Clip(oneLine(err.Error()), maxMessage-len(note)) + note
+	return sanitize.Clip(oneLine(err.Error()), maxMessage-len(note)) + note
 }
 
 // availability says whether a release was ever level here.
@@ -400,7 +400,7 @@ func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, fail
 	case f.Held.Reason != "":
 		ready.Reason, ready.Message = f.Held.Reason, f.Held.Message
 		// A wait for another release ends by itself; a brake doesn't.
-		waits := f.Held.Passes
+		waits := f.Held.Transient
 		stalled.Status, stalled.Reason, stalled.Message = Bool(!waits), f.Held.Reason, f.Held.Message
 		reconciling.Status, reconciling.Reason, reconciling.Message = Bool(waits), f.Held.Reason, f.Held.Message
 	case accepted.Status == metav1.ConditionFalse:

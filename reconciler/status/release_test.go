@@ -137,9 +137,9 @@ func TestSameFactsChangeNothing(t *testing.T) {
 
 func TestWhatWasMetAtTheLoadIsCounted(t *testing.T) {
 	w := level("1.1.0", imageA)
-	w.Warnings, w.LeftOut = []string{"a", "b"}, 3
+	w.Warnings, w.Excluded = []string{"a", "b"}, 3
 	got := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: w, Now: start})
-	if diff := cmp.Diff(&v1alpha1.PayloadStatus{Warnings: 2, LeftOut: 3}, got.Payload); diff != "" {
+	if diff := cmp.Diff(&v1alpha1.PayloadStatus{Warnings: 2, Excluded: 3}, got.Payload); diff != "" {
 		t.Errorf("payload (-want +got):\n%s", diff)
 	}
 	if clean := Release(got, ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: level("1.1.0", imageA), Now: start}); clean.Payload != nil {

@@ -48,8 +48,8 @@ func Source(f SourceFacts) []Condition {
 	switch {
 	case f.Held.Reason != "":
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, f.Held.Reason, f.Held.Message+"; "+goesOn
-		stalled.Status, stalled.Reason, stalled.Message = Bool(!f.Held.Passes), f.Held.Reason, ready.Message
-		reconciling.Status, reconciling.Reason, reconciling.Message = Bool(f.Held.Passes), f.Held.Reason, ready.Message
+		stalled.Status, stalled.Reason, stalled.Message = Bool(!f.Held.Transient), f.Held.Reason, ready.Message
+		reconciling.Status, reconciling.Reason, reconciling.Message = Bool(f.Held.Transient), f.Held.Reason, ready.Message
 	case f.Err != nil:
 		what := f.Attempted
 		if what == "" {
@@ -86,5 +86,5 @@ func insecure(doors []string) Condition {
 	if len(doors) == 0 {
 		return Condition{v1alpha1.ConditionInsecure, metav1.ConditionFalse, ReasonAsExpected, "no door for development is open"}
 	}
-	return Condition{v1alpha1.ConditionInsecure, metav1.ConditionTrue, "DevelopmentDoor", strings.Join(doors, "; ")}
+	return Condition{v1alpha1.ConditionInsecure, metav1.ConditionTrue, "InsecureOptions", strings.Join(doors, "; ")}
 }

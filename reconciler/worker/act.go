@@ -74,8 +74,8 @@ func (w *SyncWorker) begin(ctx context.Context, a startPass) error {
 	if !a.begin {
 		return nil
 	}
-	if w.config.Beginning != nil {
-		if err := w.config.Beginning(ctx, a.work); err != nil {
+	if w.config.BeforeApply != nil {
+		if err := w.config.BeforeApply(ctx, a.work); err != nil {
 			return err
 		}
 	}
@@ -151,7 +151,7 @@ func (p *passRun) awaitLater(ctx context.Context) bool {
 	if len(p.later) == 0 {
 		return true
 	}
-	p.w.dispatch(passStepped{p.number, StepAwaitLevel})
+	p.w.dispatch(passStepped{p.number, StepAwaitReady})
 	failed := make([]bool, len(p.later))
 	var group sync.WaitGroup
 	for i, l := range p.later {

@@ -328,7 +328,7 @@ func (c *core) update(e updated, now time.Time) (out []action) {
 		c.overrides = e.overrides
 		out = c.restart(now)
 	}
-	if !first && c.desired.equal(e.desired) {
+	if !first && c.desired.identical(e.desired) {
 		return out
 	}
 	c.desired = e.desired
@@ -338,11 +338,11 @@ func (c *core) update(e updated, now time.Time) (out []action) {
 	if !c.load.restoring {
 		c.load = loading{number: c.load.number}
 	}
-	if c.accepted != nil && c.accepted.Same(c.desired) {
+	if c.accepted != nil && c.accepted.Equal(c.desired) {
 		c.accepted.Desired = c.desired
 		c.loadIsAccepted(now)
 	}
-	if first && !c.restore.Accepted.Empty() && !c.restore.Accepted.Same(c.desired) {
+	if first && !c.restore.Accepted.Empty() && !c.restore.Accepted.Equal(c.desired) {
 		c.load.target, c.load.restoring = c.restore.Accepted, true
 	}
 	return out

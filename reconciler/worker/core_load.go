@@ -45,7 +45,7 @@ func (c *core) startLoad(now time.Time) []action {
 	// What was accepted before this process began has passed its checks, and
 	// comparing it with nothing would only fail them.
 	level := c.accepted == nil && c.state == payload.Reconciling && (c.restore.Applied.Empty() || c.keeps(l.target))
-	check := !l.restoring && !level && !c.restore.Accepted.Same(l.target)
+	check := !l.restoring && !level && !c.restore.Accepted.Equal(l.target)
 	l.checked = check
 	current := Current{Overrides: c.overrides}
 	if c.accepted != nil {
@@ -143,7 +143,7 @@ func (c *core) accept(e loaded, now time.Time) []action {
 	}
 	c.accepted = newAccepted(release, p)
 	c.clocks = map[payload.ObjectID]WaitClock{}
-	if before == nil && c.restore.Unfinished && c.restore.Accepted.Same(release.Desired) {
+	if before == nil && c.restore.Unfinished && c.restore.Accepted.Equal(release.Desired) {
 		maps.Copy(c.clocks, c.restore.Waits)
 	}
 	c.state = c.stateFor(before)
@@ -188,7 +188,7 @@ func (c *core) stateFor(before *accepted) payload.State {
 		return payload.Updating
 	case was.Accepted.Empty() && was.Applied.Empty():
 		return c.state
-	case was.Unfinished && was.Accepted.Same(c.accepted.Desired):
+	case was.Unfinished && was.Accepted.Equal(c.accepted.Desired):
 		return was.State
 	case c.keeps(c.accepted.Desired):
 		return payload.Reconciling
@@ -202,7 +202,7 @@ func (c *core) stateFor(before *accepted) payload.State {
 // keeps reports whether the release is the one that an earlier process left
 // level.
 func (c *core) keeps(d Desired) bool {
-	return !c.restore.Unfinished && c.restore.Applied.Same(d)
+	return !c.restore.Unfinished && c.restore.Applied.Equal(d)
 }
 
 // older reports whether a is a lower version than b; what isn't a version is

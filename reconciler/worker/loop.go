@@ -25,15 +25,15 @@ type Config struct {
 	Builder       ResourceBuilder
 	// Reporter may be nil.
 	Reporter StatusReporter
-	// Beginning is called before the first write of a release in this process; it
+	// BeforeApply is called before the first write of a release in this process; it
 	// keeps the release from being applied by returning an error. It may be nil.
-	Beginning func(ctx context.Context, work SyncWork) error
-	// Ended hears how each manifest of a pass and each repair ended; err is nil
+	BeforeApply func(ctx context.Context, work SyncWork) error
+	// ManifestEnded hears how each manifest of a pass and each repair ended; err is nil
 	// for what went well. It must not block or call the worker; nil for nobody.
-	Ended func(m *payload.Manifest, err *UpdateError)
-	// PassEnded hears of each pass that wasn't cut short, and whether all was
+	ManifestEnded func(m *payload.Manifest, err *UpdateError)
+	// SyncEnded hears of each pass that wasn't cut short, and whether all was
 	// level then; the same holds for it.
-	PassEnded func(level bool)
+	SyncEnded func(level bool)
 	// Interval of the full safety pass, and the longest wait after an error.
 	Interval time.Duration
 	// RetrieveTimeout bounds one try to retrieve a release; 0 is 15 minutes.
@@ -110,11 +110,11 @@ func (w *SyncWorker) Update(generation int64, desired Desired, overrides []Overr
 // applied anew, whatever else goes on. Others' objects are ignored.
 func (w *SyncWorker) Drifted(id payload.ObjectID) { w.dispatch(drifted{id}) }
 
-// Judged says how an object of the accepted release is while nobody waits for
+// SetHealth says how an object of the accepted release is while nobody waits for
 // it; err is nil once it is well. An err of EffectFailAfterInterval or worse
 // counts as a failure when it lasts longer than grace, a milder one is only
 // reported. Others' objects are ignored.
-func (w *SyncWorker) Judged(id payload.ObjectID, err *UpdateError, grace time.Duration) {
+func (w *SyncWorker) SetHealth(id payload.ObjectID, err *UpdateError, grace time.Duration) {
 	w.dispatch(judged{id, err, grace})
 }
 
@@ -125,9 +125,9 @@ func (w *SyncWorker) spent(id payload.ObjectID) time.Duration {
 	return w.core.clocks[id].At(w.config.Now())
 }
 
-// LookAgain says that something changed outside that may help: a release that
+// RetryNow says that something changed outside that may help: a release that
 // waits for its next try is tried at once.
-func (w *SyncWorker) LookAgain() { w.dispatch(lookAgain{}) }
+func (w *SyncWorker) RetryNow() { w.dispatch(lookAgain{}) }
 
 // Pause stops everything that writes, or resumes it. Retrieval goes on.
 func (w *SyncWorker) Pause(on bool) { w.dispatch(pausing{on}) }
@@ -227,8 +227,8 @@ func (w *SyncWorker) dispatch(e event) {
 // before is the pass as it was. The lock is held.
 func (w *SyncWorker) tellEnded(e event, before pass) {
 	ended := func(m *payload.Manifest, err *UpdateError) {
-		if w.config.Ended != nil && m != nil {
-			w.config.Ended(m, err)
+		if w.config.ManifestEnded != nil && m != nil {
+			w.config.ManifestEnded(m, err)
 		}
 	}
 	switch e := e.(type) {
@@ -241,8 +241,8 @@ func (w *SyncWorker) tellEnded(e event, before pass) {
 			ended(w.core.accepted.manifest(e.id), e.err)
 		}
 	case passed:
-		if w.config.PassEnded != nil && e.number == before.number && before.running && !before.stopping {
-			w.config.PassEnded(e.complete && e.err == nil)
+		if w.config.SyncEnded != nil && e.number == before.number && before.running && !before.stopping {
+			w.config.SyncEnded(e.complete && e.err == nil)
 		}
 	}
 }

@@ -252,7 +252,7 @@ func TestABadTargetStopsNeitherPassNorRepair(t *testing.T) {
 		world.mu.Lock()
 		delete(world.bad, "1.1.0")
 		world.mu.Unlock()
-		w.LookAgain()
+		w.RetryNow()
 		synctest.Wait()
 		if got := w.Status().Applied.Version; got != "1.1.0" {
 			t.Errorf("applied is %s after the target became good", got)
@@ -368,7 +368,7 @@ func TestAFirstReleaseIsLevelOnceAllOfItIs(t *testing.T) {
 		close(a)
 		synctest.Wait()
 		status := w.Status()
-		if status.Reconciling || status.Done != 2 || status.Step != StepAwaitLevel || len(status.Blocking) != 1 || status.Blocking[0].Object.Name != "c" {
+		if status.Reconciling || status.Done != 2 || status.Step != StepAwaitReady || len(status.Blocking) != 1 || status.Blocking[0].Object.Name != "c" {
 			t.Errorf("status while c isn't level: %+v", status)
 		}
 		close(c)
@@ -405,7 +405,7 @@ func TestTheTimeOfAnObjectIsSpentOnce(t *testing.T) {
 			t.Errorf("log of the next pass is %q, want the time spent before to count", got)
 		}
 		close(held)
-		w.Judged(object("b"), nil, 0)
+		w.SetHealth(object("b"), nil, 0)
 		synctest.Wait()
 		if status := w.Status(); !status.Reconciling || len(status.Waits) != 0 {
 			t.Errorf("status at the end: %+v", status)
@@ -496,7 +496,7 @@ func TestAskingForTheSameReportsNothing(t *testing.T) {
 		for range 3 {
 			w.Update(1, desired("1.0.0"), nil, payload.Reconciling)
 			w.Pause(false)
-			w.LookAgain()
+			w.RetryNow()
 			w.Drifted(object("stranger"))
 		}
 		synctest.Wait()
@@ -595,7 +595,7 @@ func TestAReleaseIsAnnouncedBeforeItsFirstWrite(t *testing.T) {
 		}
 		return nil
 	}
-	inBubble(t, Config{Beginning: beginning}, func(t *testing.T, w *SyncWorker, world *world) {
+	inBubble(t, Config{BeforeApply: beginning}, func(t *testing.T, w *SyncWorker, world *world) {
 		t.Helper()
 		made = world
 		w.Update(1, desired("1.0.0"), nil, payload.Initializing)
@@ -627,7 +627,7 @@ func TestWhoListensHearsHowEachManifestEnded(t *testing.T) {
 		heard[m.ID.Name]++
 	}
 	passes := map[bool]int{}
-	inBubble(t, Config{Ended: ended, PassEnded: func(level bool) { passes[level]++ }}, func(t *testing.T, w *SyncWorker, world *world) {
+	inBubble(t, Config{ManifestEnded: ended, SyncEnded: func(level bool) { passes[level]++ }}, func(t *testing.T, w *SyncWorker, world *world) {
 		t.Helper()
 		world.refused["b"] = maxTries
 		w.Update(1, desired("1.0.0"), []Override{{ID: object("c")}}, payload.Initializing)

@@ -105,7 +105,7 @@ func (m *machine) check() {
 	if !m.core.desired.Empty() && !m.loading && m.core.load.phase == loadRunning {
 		m.t.Fatal("a load is thought to run that doesn't")
 	}
-	if wanted := !m.core.desired.Empty() && (m.core.accepted == nil || !m.core.accepted.Same(m.core.desired)); wanted && !m.loading && m.core.wakeAt(m.now).IsZero() {
+	if wanted := !m.core.desired.Empty() && (m.core.accepted == nil || !m.core.accepted.Equal(m.core.desired)); wanted && !m.loading && m.core.wakeAt(m.now).IsZero() {
 		m.t.Fatal("the desired release is forgotten")
 	}
 }

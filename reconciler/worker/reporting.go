@@ -11,7 +11,7 @@ import (
 // Waiting is what an Apply waits for.
 type Waiting struct {
 	// Reason and Message are the object's own; the message must have passed
-	// config/foreign.
+	// config/sanitize.
 	Reason, Message string
 	// Deadline is when the wait ends in an error, zero if it has none.
 	Deadline time.Time

@@ -31,7 +31,7 @@ func (c *core) status() SyncWorkerStatus {
 		return s
 	}
 	s.Actual, s.Verified, s.VersionHash = c.accepted.Release, c.accepted.Verified, c.accepted.VersionHash
-	s.Warnings, s.LeftOut = c.accepted.payload.Warnings, len(c.accepted.payload.Skipped)
+	s.Warnings, s.Excluded = c.accepted.payload.Warnings, len(c.accepted.payload.Skipped)
 	s.EnabledCapabilities, s.ImplicitCapabilities = c.accepted.payload.EnabledCapabilities, c.accepted.payload.ImplicitCapabilities
 	s.Total = len(c.accepted.payload.Manifests)
 	s.Done, s.Skipped, s.Step = c.pass.done, c.pass.skipped, c.pass.step
@@ -45,7 +45,7 @@ func (c *core) status() SyncWorkerStatus {
 	}
 	s.Reconciling = c.state == payload.Reconciling
 	if !c.pass.running && !c.paused {
-		s.NextPass = c.nextPass
+		s.NextSync = c.nextPass
 	}
 	errs := c.errors()
 	if s.Failure = summarize(errs); s.Failure != nil && s.Failure.Effect == EffectNone {

@@ -46,16 +46,16 @@ type Desired struct {
 // Empty reports that no release is asked for.
 func (d Desired) Empty() bool { return d.Image == "" && d.Path == "" }
 
-// Same reports whether d and other ask for the same content. Waivers and
+// Equal reports whether d and other ask for the same content. Waivers and
 // signatures help to accept content but don't change it.
-func (d Desired) Same(other Desired) bool {
+func (d Desired) Equal(other Desired) bool {
 	return d.Version == other.Version && d.Image == other.Image && d.Path == other.Path &&
 		(d.Path == "" || d.Revision == other.Revision) && d.Selection.Equal(other.Selection)
 }
 
 // equal reports that nothing at all differs.
-func (d Desired) equal(other Desired) bool {
-	return d.Same(other) && d.Revision == other.Revision &&
+func (d Desired) identical(other Desired) bool {
+	return d.Equal(other) && d.Revision == other.Revision &&
 		slices.Equal(d.Signatures, other.Signatures) && slices.Equal(d.Waivers, other.Waivers)
 }
 
@@ -166,7 +166,7 @@ const (
 	StepDryRun             Step = "DryRun"
 	StepPayloadLoaded      Step = "PayloadLoaded"
 	StepApplyManifests     Step = "ApplyManifests"
-	StepAwaitLevel         Step = "AwaitLevel"
+	StepAwaitReady         Step = "AwaitReady"
 	StepPruneObjects       Step = "PruneObjects"
 	StepWatch              Step = "Watch"
 )
@@ -301,8 +301,8 @@ type SyncWorkerStatus struct {
 	VersionHash string
 	// LastProgress is when something last got further.
 	LastProgress time.Time
-	// NextPass is when the next pass is due, zero while one runs.
-	NextPass time.Time
+	// NextSync is when the next pass is due, zero while one runs.
+	NextSync time.Time
 
 	// Desired is what is asked for, Load how far it got.
 	Desired Desired
@@ -327,8 +327,8 @@ type SyncWorkerStatus struct {
 	Waits map[payload.ObjectID]WaitClock
 	// Warnings of the accepted payload's load.
 	Warnings []string
-	// LeftOut counts its documents that the selection leaves out.
-	LeftOut int
+	// Excluded counts its documents that the selection leaves out.
+	Excluded int
 	// EnabledCapabilities are those in force with it, ImplicitCapabilities
 	// those of them that weren't asked for but can't be taken away.
 	EnabledCapabilities, ImplicitCapabilities []string

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // readme renders the page that a person sees on the forge: the answer first,
@@ -46,12 +46,12 @@ func sentence(r Report) string {
 	case v != "":
 		return "at " + v
 	}
-	return "level"
+	return "complete"
 }
 
 func facts(r Report, now time.Time) []string {
 	var out []string
-	if r.phase() != "Level" {
+	if r.phase() != "Complete" {
 		out = append(out, fmt.Sprintf("%d %%", r.progress()))
 	}
 	if since := newest(r); !since.IsZero() {
@@ -90,7 +90,7 @@ func newest(r Report) time.Time {
 
 // span is s as a code span. A bar becomes a broken one: a backslash that
 // others wrote before it could undo its escape and split a table's cell.
-func span(s string) string { return foreign.Markdown(strings.ReplaceAll(s, "|", "¦")) }
+func span(s string) string { return sanitize.Markdown(strings.ReplaceAll(s, "|", "¦")) }
 
 func spans(list []string) []string {
 	var out []string
@@ -105,13 +105,13 @@ func table(b *strings.Builder, r Report) {
 	for _, x := range r.Releases[:min(maxShown, len(r.Releases))] {
 		state := fmt.Sprintf("%s %d/%d", word(x.State), x.Done, x.Total)
 		if x.level() {
-			state = "Level"
+			state = "Complete"
 		}
 		row(b, x.Name, x.Now, x.Wanted, state, bar(x.Done, x.Total, x.level()))
 	}
 	for _, x := range r.Pools[:min(maxShown, len(r.Pools))] {
 		state := fmt.Sprintf("%d of %d hosts", x.Updated, x.Total)
-		if x.State != "Updating" && x.State != "Level" {
+		if x.State != "Updating" && x.State != "Complete" {
 			state = word(x.State) + " " + state
 		}
 		if x.Failed > 0 {

@@ -14,7 +14,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
@@ -54,7 +54,7 @@ func subject(r Report) string {
 		at = " at " + v
 	}
 	phase := r.phase()
-	if phase != "Level" {
+	if phase != "Complete" {
 		phase = fmt.Sprintf("%s %d %%", phase, r.progress())
 	}
 	return fmt.Sprintf("status: %s%s (%s) [skip ci]", cluster(r), at, phase)
@@ -211,14 +211,14 @@ func statusYAML(r Report, now time.Time) ([]byte, error) {
 		Conditions: conditionsOf(r.Conditions), Written: stamp(now),
 	}}}
 	for _, x := range r.Releases {
-		docs = append(docs, document{Format: statusFormat, Kind: "ClusterRelease", Name: foreign.Line(x.Name), Status: releaseStatus{
-			Now: foreign.Line(x.Now), Wanted: foreign.Line(x.Wanted), Digest: foreign.Line(x.Digest), State: word(x.State),
+		docs = append(docs, document{Format: statusFormat, Kind: "ClusterRelease", Name: sanitize.Line(x.Name), Status: releaseStatus{
+			Now: sanitize.Line(x.Now), Wanted: sanitize.Line(x.Wanted), Digest: sanitize.Line(x.Digest), State: word(x.State),
 			Done: x.Done, Total: x.Total, Since: stamp(x.Since), SignedBy: lines(x.Signers), Blocking: blockingOf(x.Blocking),
 		}})
 	}
 	for _, x := range r.Pools {
-		docs = append(docs, document{Format: statusFormat, Kind: "NodeOS", Name: foreign.Line(x.Name), Status: poolStatus{
-			Now: foreign.Line(x.Now), Wanted: foreign.Line(x.Wanted), Digest: foreign.Line(x.Digest), State: word(x.State),
+		docs = append(docs, document{Format: statusFormat, Kind: "NodeOS", Name: sanitize.Line(x.Name), Status: poolStatus{
+			Now: sanitize.Line(x.Now), Wanted: sanitize.Line(x.Wanted), Digest: sanitize.Line(x.Digest), State: word(x.State),
 			Updated: x.Updated, Total: x.Total, Staged: x.Staged, InFlight: x.InFlight, Failed: x.Failed, Held: x.Held,
 			Since: stamp(x.Since), Blocking: blockingOf(x.Blocking),
 		}})
@@ -239,13 +239,13 @@ func statusYAML(r Report, now time.Time) ([]byte, error) {
 
 func sourceOf(s Source) sourceStatus {
 	out := sourceStatus{
-		Name: foreign.Line(s.Name), Revision: foreign.Line(s.Revision.String()), Tree: foreign.Line(s.Revision.Tree), Accepted: stamp(s.Accepted),
+		Name: sanitize.Line(s.Name), Revision: sanitize.Line(s.Revision.String()), Tree: sanitize.Line(s.Revision.Tree), Accepted: stamp(s.Accepted),
 	}
 	if s.Signer != nil {
-		out.SignedBy, out.Fingerprint = foreign.Line(s.Signer.Name), foreign.Line(s.Signer.Fingerprint)
+		out.SignedBy, out.Fingerprint = sanitize.Line(s.Signer.Name), sanitize.Line(s.Signer.Fingerprint)
 	}
 	if !s.Attempted.IsZero() && !s.Attempted.Same(s.Revision) {
-		out.Attempted, out.Reason, out.Message = foreign.Line(s.Attempted.String()), word(s.Reason), foreign.Line(s.Message)
+		out.Attempted, out.Reason, out.Message = sanitize.Line(s.Attempted.String()), word(s.Reason), sanitize.Line(s.Message)
 	}
 	return out
 }
@@ -254,8 +254,8 @@ func conditionsOf(list []Condition) []conditionStatus {
 	var out []conditionStatus
 	for _, c := range list[:min(len(list), 200)] {
 		out = append(out, conditionStatus{
-			Object: foreign.Line(c.Object), Type: word(c.Type), Status: word(c.Status), Reason: word(c.Reason),
-			Message: foreign.Line(c.Message), Since: stamp(c.Since),
+			Object: sanitize.Line(c.Object), Type: word(c.Type), Status: word(c.Status), Reason: word(c.Reason),
+			Message: sanitize.Line(c.Message), Since: stamp(c.Since),
 		})
 	}
 	return out
@@ -264,7 +264,7 @@ func conditionsOf(list []Condition) []conditionStatus {
 func blockingOf(list []Blocking) []blockingStatus {
 	var out []blockingStatus
 	for _, b := range list[:min(len(list), maxBlocked)] {
-		out = append(out, blockingStatus{Object: foreign.Line(b.Object), Message: foreign.Line(b.Message), Since: stamp(b.Since)})
+		out = append(out, blockingStatus{Object: sanitize.Line(b.Object), Message: sanitize.Line(b.Message), Since: stamp(b.Since)})
 	}
 	return out
 }
@@ -272,7 +272,7 @@ func blockingOf(list []Blocking) []blockingStatus {
 func lines(list []string) []string {
 	var out []string
 	for _, s := range list[:min(len(list), maxShown)] {
-		out = append(out, foreign.Line(s))
+		out = append(out, sanitize.Line(s))
 	}
 	return out
 }
@@ -310,8 +310,8 @@ func historyLines(r Report, keep int) ([]byte, error) {
 	for _, x := range r.Releases {
 		for _, h := range x.History {
 			all = append(all, event{
-				Format: statusFormat, Release: foreign.Line(x.Name), State: word(h.State), Version: foreign.Line(h.Version),
-				Digest: foreign.Line(h.Digest), Revision: foreign.Line(h.Revision), Verified: h.Verified, Evidence: lines(h.Evidence),
+				Format: statusFormat, Release: sanitize.Line(x.Name), State: word(h.State), Version: sanitize.Line(h.Version),
+				Digest: sanitize.Line(h.Digest), Revision: sanitize.Line(h.Revision), Verified: h.Verified, Evidence: lines(h.Evidence),
 				Started: stamp(h.Started), Completed: stamp(h.Completed), at: h.Started,
 			})
 		}

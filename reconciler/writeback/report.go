@@ -166,12 +166,12 @@ func (x Pool) level() bool { return x.Total == x.Updated && x.InFlight == 0 && x
 
 // phase is the report in one word.
 func (r Report) phase() string {
-	phase := "Level"
+	phase := "Complete"
 	worse := func(state string, level bool) {
 		switch {
 		case state == "Error" || state == "Halted":
 			phase = "Failing"
-		case !level && phase == "Level":
+		case !level && phase == "Complete":
 			phase = "Progressing"
 		}
 	}

@@ -55,7 +55,7 @@ func updating() Report {
 func level() Report {
 	r := updating()
 	r.Releases[0].Now, r.Releases[0].State, r.Releases[0].Done, r.Releases[0].Blocking = "1.4.2", "Reconciling", 862, nil
-	r.Pools[0].Now, r.Pools[0].State, r.Pools[0].Updated, r.Pools[0].InFlight, r.Pools[0].Held, r.Pools[0].Blocking = "2.1.0", "Level", 40, 0, 0, nil
+	r.Pools[0].Now, r.Pools[0].State, r.Pools[0].Updated, r.Pools[0].InFlight, r.Pools[0].Held, r.Pools[0].Blocking = "2.1.0", "Complete", 40, 0, 0, nil
 	r.Conditions = nil
 	return r
 }
@@ -88,7 +88,7 @@ func render(tb testing.TB, r Report) string {
 }
 
 func TestRenderGolden(t *testing.T) {
-	for name, r := range map[string]Report{"updating": updating(), "level": level(), "refused": refused(), "empty": {Cluster: "new"}} {
+	for name, r := range map[string]Report{"updating": updating(), "complete": level(), "refused": refused(), "empty": {Cluster: "new"}} {
 		file := filepath.Join("testdata", name+".txt")
 		got := render(t, r)
 		if *rewrite {
@@ -113,10 +113,10 @@ func TestSubjects(t *testing.T) {
 	hosts.Releases, hosts.Pools[0].Updated = nil, 10
 	for want, r := range map[string]Report{
 		"status: prod at 1.4.2 (Progressing 33 %) [skip ci]": updating(),
-		"status: prod at 1.4.2 (Level) [skip ci]":            level(),
+		"status: prod at 1.4.2 (Complete) [skip ci]":         level(),
 		"status: prod at 1.4.2 (Failing 33 %) [skip ci]":     failing,
 		"status: prod at 2.1.0 (Progressing 25 %) [skip ci]": hosts,
-		"status: new (Level) [skip ci]":                      {Cluster: "new"},
+		"status: new (Complete) [skip ci]":                   {Cluster: "new"},
 	} {
 		c, err := Render(r, now, 0)
 		if err != nil || c.Subject != want {

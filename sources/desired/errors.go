@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // Reasons that an Error carries into a condition.
@@ -40,16 +40,16 @@ type Problem struct {
 func (p Problem) String() string {
 	var b strings.Builder
 	if p.File != "" {
-		b.WriteString(foreign.Line(p.File))
+		b.WriteString(sanitize.Line(p.File))
 		if p.Line > 0 {
 			fmt.Fprintf(&b, ":%d", p.Line)
 		}
 		b.WriteString(": ")
 	}
 	if p.Object != "" {
-		b.WriteString(foreign.Line(p.Object) + ": ")
+		b.WriteString(sanitize.Line(p.Object) + ": ")
 	}
-	b.WriteString(foreign.Clip(p.Message, 512))
+	b.WriteString(sanitize.Clip(p.Message, 512))
 	return b.String()
 }
 

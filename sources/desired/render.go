@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
@@ -148,7 +148,7 @@ func kustomize(fsys fs.FS, dir string) (out []document, err error) {
 	defer kustomizeLock.Unlock()
 	defer func() { // it panics on some inputs
 		if p := recover(); p != nil {
-			out, err = nil, fail(ReasonInvalid, dir, "kustomize failed: %s", foreign.Line(fmt.Sprint(p)))
+			out, err = nil, fail(ReasonInvalid, dir, "kustomize failed: %s", sanitize.Line(fmt.Sprint(p)))
 		}
 	}()
 	opts := krusty.MakeDefaultOptions()
@@ -156,7 +156,7 @@ func kustomize(fsys fs.FS, dir string) (out []document, err error) {
 	opts.LoadRestrictions = types.LoadRestrictionsRootOnly
 	rendered, err := krusty.MakeKustomizer(opts).Run(mem, path.Join("/", dir))
 	if err != nil {
-		return nil, fail(ReasonInvalid, dir, "kustomize: %s", strings.ReplaceAll(foreign.Clip(err.Error(), 480), "'/", "'"))
+		return nil, fail(ReasonInvalid, dir, "kustomize: %s", strings.ReplaceAll(sanitize.Clip(err.Error(), 480), "'/", "'"))
 	}
 	if rendered.Size() > maxDocuments {
 		return nil, fail(ReasonLimitExceeded, dir, "renders to %d documents; the limit is %d", rendered.Size(), maxDocuments)

@@ -33,7 +33,7 @@ type kindSchema struct {
 
 // compile reads the definitions that the program carries.
 func compile() (map[string]*kindSchema, error) {
-	definitions, err := crd.Definitions()
+	definitions, err := crd.CRDs()
 	if err != nil {
 		return nil, err
 	}

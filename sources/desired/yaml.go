@@ -15,7 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // Limits of what is read; declared state is small.
@@ -70,7 +70,7 @@ func parseFile(file string, data []byte) ([]document, error) {
 }
 
 func yamlError(err error) string {
-	return strings.TrimPrefix(foreign.Line(err.Error()), "yaml: ")
+	return strings.TrimPrefix(sanitize.Line(err.Error()), "yaml: ")
 }
 
 func kindName(n *yaml.Node) string {

@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
@@ -42,7 +42,7 @@ func (e *Error) Error() string {
 	if e.err == nil {
 		return e.message
 	}
-	return e.message + ": " + foreign.Line(e.err.Error())
+	return e.message + ": " + sanitize.Line(e.err.Error())
 }
 
 // Unwrap returns the cause.
@@ -105,7 +105,7 @@ func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapsho
 		return nil, err
 	}
 	if !snap.Revision.Same(rev) {
-		return nil, &Error{reason: ReasonNotFound, message: fmt.Sprintf("revision %s is gone; the directory is at %s", foreign.Line(rev.String()), snap.Revision)}
+		return nil, &Error{reason: ReasonNotFound, message: fmt.Sprintf("revision %s is gone; the directory is at %s", sanitize.Line(rev.String()), snap.Revision)}
 	}
 	return snap, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/hiddeco/sshsig"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
@@ -73,19 +73,19 @@ var trailerKey = regexp.MustCompile(`^Lockstep-[A-Z][A-Za-z]*(-[A-Z][A-Za-z]*)*$
 // hold a line break, so exactly these trailers are read back.
 func message(c sources.StatusCommit) (string, error) {
 	var b strings.Builder
-	s := foreign.Line(c.Subject)
+	s := sanitize.Line(c.Subject)
 	if s == "" {
 		return "", refuse(ReasonInvalid, "a status commit needs a subject")
 	}
 	b.WriteString(s + "\n")
 	for i, t := range c.Trailers {
 		if !trailerKey.MatchString(t.Key) {
-			return "", refuse(ReasonInvalid, fmt.Sprintf("trailer key %q; want Lockstep-…", foreign.Line(t.Key)))
+			return "", refuse(ReasonInvalid, fmt.Sprintf("trailer key %q; want Lockstep-…", sanitize.Line(t.Key)))
 		}
 		if i == 0 {
 			b.WriteString("\n")
 		}
-		b.WriteString(t.Key + ": " + foreign.Line(t.Value) + "\n")
+		b.WriteString(t.Key + ": " + sanitize.Line(t.Value) + "\n")
 	}
 	return b.String(), nil
 }
@@ -138,6 +138,6 @@ func identPart(s string) string {
 			return -1
 		}
 		return r
-	}, foreign.Line(s))
+	}, sanitize.Line(s))
 	return strings.Trim(s, " .,:;'\"\\")
 }

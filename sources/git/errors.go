@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/transport"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
@@ -54,7 +54,7 @@ func (e *Error) Error() string {
 	if e.err == nil {
 		return e.message
 	}
-	return e.message + ": " + foreign.Line(e.err.Error())
+	return e.message + ": " + sanitize.Line(e.err.Error())
 }
 
 // Unwrap returns the cause, if any.

@@ -24,7 +24,7 @@ import (
 	"github.com/go-git/go-git/v5/storage/memory"
 	"golang.org/x/crypto/ssh"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
@@ -84,7 +84,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 		return nil, err
 	}
 	if !clusterName.MatchString(cfg.Cluster) {
-		return nil, refuse(ReasonStatusRefNotOurs, fmt.Sprintf("cluster %q can't name a status branch; want lower-case letters, digits and dashes", foreign.Line(cfg.Cluster)))
+		return nil, refuse(ReasonStatusRefNotOurs, fmt.Sprintf("cluster %q can't name a status branch; want lower-case letters, digits and dashes", sanitize.Line(cfg.Cluster)))
 	}
 	if cfg.Now == nil {
 		return nil, refuse(ReasonInvalid, "a publisher needs a clock")
@@ -267,7 +267,7 @@ var races = []string{
 // judgeReport reads what the server did with our one command.
 func judgeReport(report *packp.ReportStatus, said string) error {
 	if report.UnpackStatus != "ok" {
-		return fmt.Errorf("the server couldn't unpack the commit: %s", foreign.Line(report.UnpackStatus))
+		return fmt.Errorf("the server couldn't unpack the commit: %s", sanitize.Line(report.UnpackStatus))
 	}
 	for _, s := range report.CommandStatuses {
 		if s.Error() == nil {
@@ -276,7 +276,7 @@ func judgeReport(report *packp.ReportStatus, said string) error {
 		status := strings.ToLower(s.Status)
 		for _, race := range races {
 			if strings.Contains(status, race) {
-				return fmt.Errorf("%w: %s", errLostRace, foreign.Line(s.Status))
+				return fmt.Errorf("%w: %s", errLostRace, sanitize.Line(s.Status))
 			}
 		}
 		return denied(s.Status + " " + said)
@@ -286,7 +286,7 @@ func judgeReport(report *packp.ReportStatus, said string) error {
 
 func denied(said string) *Error {
 	return refuse(ReasonStatusPushDenied, fmt.Sprintf("the server refuses pushes to the status branch: %s. "+
-		"Allow the push credentials to create and update refs/heads/%s*; it's tried again hourly", foreign.Line(said), StatusBranchPrefix))
+		"Allow the push credentials to create and update refs/heads/%s*; it's tried again hourly", sanitize.Line(said), StatusBranchPrefix))
 }
 
 // pushError gives an error that isn't a lost race its reason.

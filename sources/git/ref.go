@@ -13,7 +13,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // Ref says which state of a repository is declared. Exactly one field is set.
@@ -38,18 +38,18 @@ func (r Ref) check() error {
 	switch {
 	case r.Commit != "":
 		if raw, err := hex.DecodeString(r.Commit); err != nil || len(raw) != 20 || r.Commit != strings.ToLower(r.Commit) {
-			return fmt.Errorf("ref.commit %q: want 40 lower-case hexadecimal digits", foreign.Line(r.Commit))
+			return fmt.Errorf("ref.commit %q: want 40 lower-case hexadecimal digits", sanitize.Line(r.Commit))
 		}
 	case r.Semver != "":
 		if _, err := semver.ParseRange(r.Semver); err != nil {
-			return fmt.Errorf("ref.semver %q: %w", foreign.Line(r.Semver), err)
+			return fmt.Errorf("ref.semver %q: %w", sanitize.Line(r.Semver), err)
 		}
 	case strings.HasPrefix(r.fullName().String(), "refs/heads/"+StatusBranchPrefix):
-		return fmt.Errorf("ref %q is a status branch; nothing is ever read from those", foreign.Line(r.fullName().String()))
+		return fmt.Errorf("ref %q is a status branch; nothing is ever read from those", sanitize.Line(r.fullName().String()))
 	default:
 		name := r.fullName()
 		if err := name.Validate(); err != nil || !strings.HasPrefix(name.String(), "refs/") || strings.Contains(name.String(), "*") {
-			return fmt.Errorf("ref %q isn't a valid reference name; a name starts with refs/", foreign.Line(name.String()))
+			return fmt.Errorf("ref %q isn't a valid reference name; a name starts with refs/", sanitize.Line(name.String()))
 		}
 	}
 	return nil
@@ -99,7 +99,7 @@ func (r Ref) resolve(adv *packp.AdvRefs) (target, error) {
 	h, ok := adv.References[name]
 	if !ok {
 		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf(
-			"%s isn't on the server (any more); the accepted revision stays. Restore it, or change spec.ref", foreign.Line(name)))
+			"%s isn't on the server (any more); the accepted revision stays. Restore it, or change spec.ref", sanitize.Line(name)))
 	}
 	label := r.Branch + r.Tag + r.Name
 	return target{label: label, object: h, commit: adv.Peeled[name]}, nil
@@ -129,7 +129,7 @@ func (r Ref) highest(adv *packp.AdvRefs) (target, error) {
 		found = append(found, candidate{tag, v})
 	}
 	if len(found) == 0 {
-		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf("no tag on the server is a version in %q", foreign.Line(r.Semver)))
+		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf("no tag on the server is a version in %q", sanitize.Line(r.Semver)))
 	}
 	best := slices.MaxFunc(found, func(a, b candidate) int {
 		if c := a.version.Compare(b.version); c != 0 {

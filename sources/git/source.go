@@ -37,7 +37,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
@@ -164,7 +164,7 @@ func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapsho
 	defer cancel()
 	h, err := parseHash(rev.Hash)
 	if err != nil {
-		return nil, refuse(ReasonNotFound, fmt.Sprintf("revision %s names no commit", foreign.Line(rev.String())))
+		return nil, refuse(ReasonNotFound, fmt.Sprintf("revision %s names no commit", sanitize.Line(rev.String())))
 	}
 	if err := s.open(); err != nil {
 		return nil, classify("mirror", err)
@@ -279,7 +279,7 @@ func (s *Source) sync(ctx context.Context, m *mirror, ref Ref) (_ target, err er
 	}
 	if !m.has(want) {
 		if err := m.fetch(ctx, session, adv, want, s.cfg.MaxSize); err != nil {
-			return target{}, fmt.Errorf("fetch %s: %w", foreign.Line(ref.String()), err)
+			return target{}, fmt.Errorf("fetch %s: %w", sanitize.Line(ref.String()), err)
 		}
 	}
 	if found.commit, err = m.peel(found.object); err != nil && ref.Commit != "" {
@@ -368,19 +368,19 @@ func (s *Source) forward(rev sources.Revision, req sources.Request) error {
 		return err
 	}
 	return refuse(ReasonRewound, fmt.Sprintf("%s is at %s, which doesn't contain the accepted commit %s (a force-push?); the accepted one stays. "+
-		"Push the accepted commit again, or accept this one once: lockstep source accept-rewind %s", foreign.Line(s.cfg.Ref.String()), rev.Hash, acc.Hash, rev.Hash))
+		"Push the accepted commit again, or accept this one once: lockstep source accept-rewind %s", sanitize.Line(s.cfg.Ref.String()), rev.Hash, acc.Hash, rev.Hash))
 }
 
 func (s *Source) tagForward(rev, acc sources.Revision) error {
 	if acc.Ref == rev.Ref {
 		return refuse(ReasonTagMoved, fmt.Sprintf("tag %s was accepted at %s and now names %s; a release tag never moves. "+
-			"Make a new tag, or accept this once: lockstep source accept-rewind %s", foreign.Line(rev.Ref), acc.Hash, rev.Hash, rev.Hash))
+			"Make a new tag, or accept this once: lockstep source accept-rewind %s", sanitize.Line(rev.Ref), acc.Hash, rev.Hash, rev.Hash))
 	}
 	was, err1 := semver.Parse(strings.TrimPrefix(acc.Ref, "v"))
 	is, err2 := semver.Parse(strings.TrimPrefix(rev.Ref, "v"))
 	if s.cfg.Ref.Semver != "" && err1 == nil && err2 == nil && is.LT(was) {
 		return refuse(ReasonRewound, fmt.Sprintf("the highest tag in %q is now %s at %s; %s at %s was accepted and is gone. "+
-			"Restore it, or accept this once: lockstep source accept-rewind %s", foreign.Line(s.cfg.Ref.Semver), foreign.Line(rev.Ref), rev.Hash, foreign.Line(acc.Ref), acc.Hash, rev.Hash))
+			"Restore it, or accept this once: lockstep source accept-rewind %s", sanitize.Line(s.cfg.Ref.Semver), sanitize.Line(rev.Ref), rev.Hash, sanitize.Line(acc.Ref), acc.Hash, rev.Hash))
 	}
 	return nil
 }
@@ -394,7 +394,7 @@ func (s *Source) containsInitial(head plumbing.Hash) error {
 		return err
 	}
 	return refuse(ReasonRewound, fmt.Sprintf("%s at %s doesn't contain verify.initialCommit %s: another repository, or another history",
-		foreign.Line(s.cfg.Ref.String()), head, s.cfg.InitialCommit))
+		sanitize.Line(s.cfg.Ref.String()), head, s.cfg.InitialCommit))
 }
 
 // snapshot verifies a commit that is in the mirror and reads its tree.
@@ -479,7 +479,7 @@ func (s *Source) refusePointer(name string, data []byte) error {
 	if !inside {
 		return nil
 	}
-	return refuse(ReasonLFSPointer, fmt.Sprintf("%s is a Git LFS pointer, not its content; LFS isn't followed: commit the file itself (git lfs migrate export)", foreign.Line(name)))
+	return refuse(ReasonLFSPointer, fmt.Sprintf("%s is a Git LFS pointer, not its content; LFS isn't followed: commit the file itself (git lfs migrate export)", sanitize.Line(name)))
 }
 
 // Close waits for the calls in flight; later ones fail. It's called before

@@ -20,7 +20,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	"golang.org/x/crypto/ssh"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
 // sshTransport is a transport.Transport over SSH. Unlike go-git's own it reads
@@ -149,10 +149,10 @@ func (s *sshSession) explain(ctx context.Context, err error) error {
 	said := s.stderr.String()
 	for _, missing := range []string{"not found", "does not appear to be a git repository", "does not exist", "no such repository", "could not be found"} {
 		if strings.Contains(strings.ToLower(said), missing) {
-			return fmt.Errorf("%w: %s", transport.ErrRepositoryNotFound, foreign.Line(said))
+			return fmt.Errorf("%w: %s", transport.ErrRepositoryNotFound, sanitize.Line(said))
 		}
 	}
-	return fmt.Errorf("the server closed the connection: %s", foreign.Line(said))
+	return fmt.Errorf("the server closed the connection: %s", sanitize.Line(said))
 }
 
 // UploadPack implements transport.UploadPackSession.
@@ -189,7 +189,7 @@ func (s *sshSession) ReceivePack(ctx context.Context, req *packp.ReferenceUpdate
 	}
 	report := packp.NewReportStatus()
 	if err := report.Decode(r); err != nil {
-		return nil, ctxError(ctx, fmt.Errorf("%w %s", err, foreign.Line(s.stderr.String())))
+		return nil, ctxError(ctx, fmt.Errorf("%w %s", err, sanitize.Line(s.stderr.String())))
 	}
 	return report, report.Error()
 }

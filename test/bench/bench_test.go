@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/reconciler/rollout"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
-	"github.com/lockstep-dev/lockstep/test/shape"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 func TestThePlannedPoolHasWorkToDo(t *testing.T) {
@@ -155,7 +155,7 @@ func TestResidentMemoryIsRead(t *testing.T) {
 
 func TestAnEditIsSeenAndSoIsItsRepair(t *testing.T) {
 	t.Parallel()
-	for i, e := range shape.Editables() {
+	for i, e := range workload.Editables() {
 		o, err := e.Make(0, "edits")
 		if err != nil {
 			t.Fatal(err)

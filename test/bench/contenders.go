@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/test/shape"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // rawWidth is the concurrency of the bare loop; more brings nothing but
@@ -43,7 +43,7 @@ type rawPatch struct {
 	body []byte
 }
 
-func newRawLoop(config *rest.Config, objects []shape.Object) (*rawLoop, error) {
+func newRawLoop(config *rest.Config, objects []workload.Object) (*rawLoop, error) {
 	rc := rest.CopyConfig(config)
 	rc.QPS = -1
 	rc.GroupVersion, rc.APIPath = &schema.GroupVersion{}, "/"
@@ -52,7 +52,7 @@ func newRawLoop(config *rest.Config, objects []shape.Object) (*rawLoop, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bare client: %w", err)
 	}
-	ms, err := shape.Manifests(objects)
+	ms, err := workload.Manifests(objects)
 	if err != nil {
 		return nil, err
 	}
@@ -184,8 +184,8 @@ func (f *fluxSSA) apply(file string) (spent, error) {
 func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
 // writeDocuments writes the objects for tools that take a file.
-func writeDocuments(path string, objects []shape.Object) error {
-	text, err := shape.Documents(objects)
+func writeDocuments(path string, objects []workload.Object) error {
+	text, err := workload.Documents(objects)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
-	"github.com/lockstep-dev/lockstep/test/shape"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // mixSize is how many objects the main rows have.
@@ -88,7 +88,7 @@ func (c *contest) round(ctx context.Context, b *bench, p *plane, peers string, r
 
 // warm makes the server do once what it will do often.
 func warm(ctx context.Context, p *plane) error {
-	loop, err := newRawLoop(p.Config, shape.Mix("warm", mixSize/10))
+	loop, err := newRawLoop(p.Config, workload.Mix("warm", mixSize/10))
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (c *contest) play(ctx context.Context, p *plane, one *contender) error {
 
 // ours is the reconciler's part that applies.
 func (c *contest) ours(_ context.Context, _ *bench, p *plane) (*contender, error) {
-	ms, err := shape.Manifests(shape.Mix("ours", mixSize))
+	ms, err := workload.Manifests(workload.Mix("ours", mixSize))
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (c *contest) ours(_ context.Context, _ *bench, p *plane) (*contender, error
 }
 
 func newRawContender(_ context.Context, _ *bench, p *plane) (*contender, error) {
-	loop, err := newRawLoop(p.Config, shape.Mix("raw", mixSize))
+	loop, err := newRawLoop(p.Config, workload.Mix("raw", mixSize))
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func newRawContender(_ context.Context, _ *bench, p *plane) (*contender, error) 
 
 func newKubectlContender(_ context.Context, b *bench, p *plane) (*contender, error) {
 	file := filepath.Join(b.dir, "kubectl.yaml")
-	if err := writeDocuments(file, shape.Mix("kubectl", mixSize)); err != nil {
+	if err := writeDocuments(file, workload.Mix("kubectl", mixSize)); err != nil {
 		return nil, err
 	}
 	do := func(ctx context.Context) (spent, error) { return kubectlApply(ctx, p.Kubeconfig(), file) }
@@ -188,7 +188,7 @@ func newKubectlContender(_ context.Context, b *bench, p *plane) (*contender, err
 
 func newFluxContender(ctx context.Context, b *bench, p *plane, program string) (*contender, error) {
 	file := filepath.Join(b.dir, "flux.yaml")
-	if err := writeDocuments(file, shape.Mix("flux", mixSize)); err != nil {
+	if err := writeDocuments(file, workload.Mix("flux", mixSize)); err != nil {
 		return nil, err
 	}
 	flux, err := startFluxSSA(ctx, program, p.Kubeconfig())

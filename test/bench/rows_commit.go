@@ -18,8 +18,8 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
-	"github.com/lockstep-dev/lockstep/test/shape"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // What Flux's own controllers took for the same, from the request to look until
@@ -48,7 +48,7 @@ func commitRows(ctx context.Context, b *bench) ([]result, error) {
 	var memory, own []float64
 	for round := range b.rounds {
 		b.log("commit: round %d of %d", round+1, b.rounds)
-		err := b.inWorld(ctx, world.Options{}, func(w *whole) error {
+		err := b.inWorld(ctx, env.Options{}, func(w *whole) error {
 			costs, m, err := commitRound(ctx, b, w)
 			if err == nil {
 				first, some, none = append(first, costs[0]), append(some, costs[1]), append(none, costs[2])
@@ -104,10 +104,10 @@ func each(costs []commitCost, of func(commitCost) float64) []float64 {
 // application is the mix of 1,000 objects as a release: what others need first,
 // the rest in twenty components. Its Deployments have no replicas, since no pod
 // runs here; changed of its ConfigMaps say another value.
-func application(version string, changed int) (world.Release, error) {
-	var placed []shape.Placed
-	for i, o := range shape.Mix("app", mixSize) {
-		p := shape.Placed{Object: o, Level: 50, Component: fmt.Sprintf("part%d", i%20)}
+func application(version string, changed int) (env.Release, error) {
+	var placed []workload.Placed
+	for i, o := range workload.Mix("app", mixSize) {
+		p := workload.Placed{Object: o, Level: 50, Component: fmt.Sprintf("part%d", i%20)}
 		if o.Foundation {
 			p.Level, p.Component = 10, "base"
 		}
@@ -120,7 +120,7 @@ func application(version string, changed int) (world.Release, error) {
 		}
 		placed = append(placed, p)
 	}
-	return world.ReleaseOf(product, version, placed)
+	return env.ReleaseOf(product, version, placed)
 }
 
 // commitRound brings 1,000 objects, changes fifty of them, then nothing. It

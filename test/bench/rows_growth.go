@@ -24,7 +24,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
-	"github.com/lockstep-dev/lockstep/test/shape"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // sizes of the sets whose growth is measured, by the server they are on: a
@@ -71,7 +71,7 @@ func growthRows(ctx context.Context, b *bench) ([]result, error) {
 // grow applies a set and looks at processes that keep it.
 func grow(ctx context.Context, p *plane, n int) (g growth, err error) {
 	owner := fmt.Sprintf("growth-%d", n)
-	ms, err := shape.Manifests(shape.Mix(owner, n))
+	ms, err := workload.Manifests(workload.Mix(owner, n))
 	if err != nil {
 		return g, err
 	}
@@ -179,7 +179,7 @@ func runChild(ctx context.Context, what string, args []string, out io.Writer) er
 		return fmt.Errorf("child %s: %w", what, err)
 	}
 	config.QPS = -1
-	ms, err := shape.Manifests(shape.Mix(args[1], n))
+	ms, err := workload.Manifests(workload.Mix(args[1], n))
 	if err != nil {
 		return err
 	}
@@ -267,14 +267,14 @@ func fillTyped(ctx context.Context, config *rest.Config) (any, int, error) {
 	}
 	factory := informers.NewSharedInformerFactory(kube, 0)
 	n := 0
-	for _, resource := range shape.MixResources() {
+	for _, resource := range workload.MixResources() {
 		if _, err := factory.ForResource(resource); err != nil {
 			return nil, 0, err
 		}
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
-	for _, resource := range shape.MixResources() {
+	for _, resource := range workload.MixResources() {
 		informer, err := factory.ForResource(resource)
 		if err != nil {
 			return nil, 0, err
@@ -290,13 +290,13 @@ func fillDynamic(ctx context.Context, config *rest.Config) (any, int, error) {
 		return nil, 0, err
 	}
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(client, 0, metav1.NamespaceAll, nil)
-	for _, resource := range shape.MixResources() {
+	for _, resource := range workload.MixResources() {
 		factory.ForResource(resource)
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	n := 0
-	for _, resource := range shape.MixResources() {
+	for _, resource := range workload.MixResources() {
 		n += len(factory.ForResource(resource).Informer().GetStore().ListKeys())
 	}
 	return factory, n, nil

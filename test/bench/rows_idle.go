@@ -10,8 +10,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/lockstep-dev/lockstep/test/shape"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // idleTime is what the goals are about.
@@ -22,7 +22,7 @@ const idleTime = 10 * time.Minute
 func idleRows(ctx context.Context, b *bench) ([]result, error) {
 	b.log("idle: this takes %s, once, and needs nothing of the machine (-idle 1m for a trial)", b.idle+time.Minute)
 	var seen asked
-	err := b.inWorld(ctx, world.Options{Pods: true, MinInterval: "60s"}, func(w *whole) error {
+	err := b.inWorld(ctx, env.Options{Pods: true, MinInterval: "60s"}, func(w *whole) error {
 		if err := w.Control.AddNodes(ctx, 3, nil); err != nil {
 			return err
 		}
@@ -31,7 +31,7 @@ func idleRows(ctx context.Context, b *bench) ([]result, error) {
 		if err := w.start(ctx, source); err != nil {
 			return err
 		}
-		r, err := world.ReleaseOf(product, "1.0.0", shape.Release("idle"))
+		r, err := env.ReleaseOf(product, "1.0.0", workload.Release("idle"))
 		if err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func idleRows(ctx context.Context, b *bench) ([]result, error) {
 	}
 	b.log("idle      %s", words(seen.table()))
 	const peer = "CVO ≈ 1,800–3,200 requests, by reading its code"
-	what := fmt.Sprintf("%s idle, %d objects: ", b.idle, shape.ReleaseSize)
+	what := fmt.Sprintf("%s idle, %d objects: ", b.idle, workload.ReleaseSize)
 	others := shown(what+"requests but for the lease", seen.count(noLease), "", peer)
 	leases := shown(what+"renewals of the lease", seen.count(isLease), "", "")
 	writes := shown(what+"other writes", seen.count(otherWrites), "", "")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/taskgraph"
-	"github.com/lockstep-dev/lockstep/test/shape"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // releaseRows brings a release in the shape of a real one, run level by run
@@ -46,13 +46,13 @@ func releaseRows(ctx context.Context, b *bench) ([]result, error) {
 		shown(what+", first, flat (Initializing): wall", median(walls(flat)), "s", peer),
 		shown(what+", level by level (Updating): wall", median(walls(byLevel)), "s", peer),
 		shown(what+", level by level: wall over raw patches", median(ratios(walls(byLevel), walls(bare))), "×", ""),
-		shown(what+", level by level: mutating requests an object", median(counted(byLevel, patches))/shape.ReleaseSize, "", ""),
+		shown(what+", level by level: mutating requests an object", median(counted(byLevel, patches))/workload.ReleaseSize, "", ""),
 	}, nil
 }
 
 func rawRelease(ctx context.Context, p *plane, costs *[]cost) error {
-	var objects []shape.Object
-	for _, one := range shape.Release("raw") {
+	var objects []workload.Object
+	for _, one := range workload.Release("raw") {
 		objects = append(objects, one.Object)
 	}
 	loop, err := newRawLoop(p.Config, objects)
@@ -66,7 +66,7 @@ func rawRelease(ctx context.Context, p *plane, costs *[]cost) error {
 }
 
 func ourRelease(ctx context.Context, p *plane, name string, state payload.State, costs *[]cost, form *taskgraph.Shape) error {
-	ms, err := shape.ReleaseManifests(shape.Release(name))
+	ms, err := workload.ReleaseManifests(workload.Release(name))
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
-	"github.com/lockstep-dev/lockstep/test/shape"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // editsEach is how many objects of a kind are edited in a round, each once: one
@@ -26,7 +26,7 @@ const editsEach = 3
 // the engine has had its repair answered.
 func repairRows(ctx context.Context, b *bench) ([]result, error) {
 	var took []float64
-	kinds := len(shape.Editables())
+	kinds := len(workload.Editables())
 	rounds := min(b.rounds, fewRounds)
 	for round := range rounds {
 		b.log("repair: round %d of %d", round+1, rounds)
@@ -46,9 +46,9 @@ func repairRows(ctx context.Context, b *bench) ([]result, error) {
 }
 
 func repairRound(ctx context.Context, p *plane) ([]float64, error) {
-	var objects []shape.Object
+	var objects []workload.Object
 	for i := range editsEach {
-		for _, e := range shape.Editables() {
+		for _, e := range workload.Editables() {
 			o, err := e.Make(i, "edits")
 			if err != nil {
 				return nil, err
@@ -59,7 +59,7 @@ func repairRound(ctx context.Context, p *plane) ([]float64, error) {
 	if err := p.Apply(ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: edits}\n")); err != nil {
 		return nil, err
 	}
-	ms, err := shape.Manifests(objects)
+	ms, err := workload.Manifests(objects)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func edit(ctx context.Context, p *plane, ms []payload.Manifest, repaired <-chan 
 	if err != nil {
 		return nil, fmt.Errorf("client that edits: %w", err)
 	}
-	kinds := shape.Editables()
+	kinds := workload.Editables()
 	var took []float64
 	for i := range ms {
 		e := kinds[i%len(kinds)]

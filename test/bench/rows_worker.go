@@ -16,15 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/lockstep-dev/lockstep/test/shape"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // workerRows edit objects as somebody else does, and wait until a watch shows
 // that the whole reconciler undid it.
 func workerRows(ctx context.Context, b *bench) ([]result, error) {
 	var took []float64
-	err := b.inWorld(ctx, world.Options{Pods: true}, func(w *whole) error {
+	err := b.inWorld(ctx, env.Options{Pods: true}, func(w *whole) error {
 		if err := w.Control.AddNodes(ctx, 1, nil); err != nil {
 			return err
 		}
@@ -35,7 +35,7 @@ func workerRows(ctx context.Context, b *bench) ([]result, error) {
 		if err != nil {
 			return err
 		}
-		r, err := world.ReleaseOf(product, "1.0.0", placed)
+		r, err := env.ReleaseOf(product, "1.0.0", placed)
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func workerRows(ctx context.Context, b *bench) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	what := fmt.Sprintf("edit → repaired by the whole reconciler, %d kinds, %d edits", len(shape.Editables()), len(took))
+	what := fmt.Sprintf("edit → repaired by the whole reconciler, %d kinds, %d edits", len(workload.Editables()), len(took))
 	return []result{
 		shown(what+": p50", median(took), "ms", ""),
 		shown(what+": p95", quantile(took, 0.95), "ms", "Flux: its interval; CVO: up to 4.7 min").atMost(50),
@@ -68,18 +68,18 @@ func workerRows(ctx context.Context, b *bench) ([]result, error) {
 
 // editedObjects are the objects of the twenty kinds, some of each, with their
 // namespaces. Quotas and limits of one don't hold for another one's pods.
-func editedObjects() ([]shape.Placed, error) {
-	var out []shape.Placed
+func editedObjects() ([]workload.Placed, error) {
+	var out []workload.Placed
 	namespaces := map[string]bool{}
 	for i := range editsEach {
-		for _, e := range shape.Editables() {
+		for _, e := range workload.Editables() {
 			namespace := fmt.Sprintf("edits-%d", i)
 			if e.Resource == "limitranges" {
 				namespace = fmt.Sprintf("edits-limits-%d", i)
 			}
 			if !namespaces[namespace] {
 				namespaces[namespace] = true
-				out = append(out, shape.Placed{Level: 10, Component: "base", Object: shape.Object{Content: map[string]any{
+				out = append(out, workload.Placed{Level: 10, Component: "base", Object: workload.Object{Content: map[string]any{
 					"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace},
 				}, Resource: "namespaces", Foundation: true}})
 			}
@@ -87,20 +87,20 @@ func editedObjects() ([]shape.Placed, error) {
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, shape.Placed{Object: o, Level: 20, Component: "kinds"})
+			out = append(out, workload.Placed{Object: o, Level: 20, Component: "kinds"})
 		}
 	}
 	return out, nil
 }
 
 // editAll edits each object once, one after the other.
-func editAll(ctx context.Context, w *whole, placed []shape.Placed) ([]float64, error) {
+func editAll(ctx context.Context, w *whole, placed []workload.Placed) ([]float64, error) {
 	client, err := dynamic.NewForConfig(w.Control.Config)
 	if err != nil {
 		return nil, fmt.Errorf("client that edits: %w", err)
 	}
 	patches := map[string][]byte{}
-	for _, e := range shape.Editables() {
+	for _, e := range workload.Editables() {
 		if patches[e.Resource], err = e.Patch(); err != nil {
 			return nil, err
 		}

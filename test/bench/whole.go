@@ -21,24 +21,24 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // whole is the whole reconciler, as a process with its real role, with a Git
 // server, a registry and a control plane that logs who asks it what.
 type whole struct {
-	*world.World
+	*env.Env
 	watch client.WithWatch
 }
 
 // declared is where the world's source reads, product the release's name.
 const (
-	declared = "clusters/" + world.Cluster + "/"
+	declared = "clusters/" + env.Cluster + "/"
 	product  = "platform"
 )
 
 // inWorld starts a whole and gives it to work. The reconciler has its defaults.
-func (b *bench) inWorld(ctx context.Context, o world.Options, work func(*whole) error) (err error) {
+func (b *bench) inWorld(ctx context.Context, o env.Options, work func(*whole) error) (err error) {
 	log.SetOutput(io.Discard) // the Git server logs each request there
 	if b.bin == "" {
 		if err := b.build(ctx); err != nil {
@@ -49,7 +49,7 @@ func (b *bench) inWorld(ctx context.Context, o world.Options, work func(*whole) 
 		return fmt.Errorf("directory of the world: %w", err)
 	}
 	o.Bin, o.Audit = b.bin, true
-	w, err := world.New(ctx, o)
+	w, err := env.New(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (b *bench) build(ctx context.Context) error {
 // release of one object.
 func (w *whole) start(ctx context.Context, source *v1alpha1.GitSource) error {
 	const small = "site"
-	ref, err := w.release(ctx, world.Release{Product: small, Version: "1.0.0", Components: []world.Component{{
+	ref, err := w.release(ctx, env.Release{Product: small, Version: "1.0.0", Components: []env.Component{{
 		Name: "base", RunLevel: 10, Files: map[string]string{"namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: site}\n"},
 	}}})
 	if err != nil {
@@ -102,7 +102,7 @@ func (w *whole) start(ctx context.Context, source *v1alpha1.GitSource) error {
 }
 
 // release builds and signs a release and returns its reference.
-func (w *whole) release(ctx context.Context, r world.Release) (string, error) {
+func (w *whole) release(ctx context.Context, r env.Release) (string, error) {
 	ref, err := w.BuildRelease(ctx, r)
 	if err != nil {
 		return "", err
@@ -181,7 +181,7 @@ func askedSince(mark controlplane.AuditMark) (asked, error) {
 	requests, err := mark.Since()
 	var out asked
 	for _, a := range requests {
-		if world.IsReconciler(a) {
+		if env.IsReconciler(a) {
 			out.all = append(out.all, a)
 		}
 	}

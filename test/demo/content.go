@@ -8,7 +8,7 @@ import (
 	"maps"
 
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // webImage is an image by digest; fake kubelets pull nothing.
@@ -82,10 +82,10 @@ spec:
 
 // platform is a release of the demonstration: a web service, and the operating
 // system of the hosts it runs on.
-func platform(version, osVersion, osImage string, extra map[string]string) world.Release {
+func platform(version, osVersion, osImage string, extra map[string]string) env.Release {
 	base := map[string]string{"base.yaml": baseManifest, "settings.yaml": settingsManifest(version)}
 	maps.Copy(base, extra)
-	return world.Release{Product: "platform", Version: version, Components: []world.Component{
+	return env.Release{Product: "platform", Version: version, Components: []env.Component{
 		{Name: "base", RunLevel: 10, Files: base},
 		{Name: "web", RunLevel: 30, Files: map[string]string{"web.yaml": webManifest(version)}},
 		{Name: "hosts", RunLevel: 50, Files: map[string]string{"workers.yaml": nodeOSManifest(osVersion, osImage)}},
@@ -107,10 +107,10 @@ spec:
 // system is an operating system of the simulated machines.
 func system(version string, healthy bool) sim.Document {
 	return sim.Document{
-		Product: "platform-os", Version: version, KubeletVersion: world.KubeletVersion,
+		Product: "platform-os", Version: version, KubeletVersion: env.KubeletVersion,
 		OSImage: "Platform OS " + version, BootSeconds: 1, Healthy: &healthy,
 	}
 }
 
 // declared is the file that declares the release in the repository.
-const declared = "clusters/" + world.Cluster + "/platform.yaml"
+const declared = "clusters/" + env.Cluster + "/platform.yaml"

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/lockstep-dev/lockstep/test/controlplane"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 func main() {
@@ -69,7 +69,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
-	w, err := world.New(ctx, world.Options{Dir: work, Bin: bin, Hosts: hosts, Log: s.note})
+	w, err := env.New(ctx, env.Options{Dir: work, Bin: bin, Hosts: hosts, Log: s.note})
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func buildPrograms(ctx context.Context, s *screen, bin string) error {
 }
 
 // keep leaves everything up until it is interrupted.
-func keep(ctx context.Context, out io.Writer, w *world.World, bin string) {
+func keep(ctx context.Context, out io.Writer, w *env.Env, bin string) {
 	fmt.Fprintf(out, `
 Everything stays up until you press Ctrl-C. Try by hand, in another terminal:
 
@@ -136,7 +136,7 @@ Everything stays up until you press Ctrl-C. Try by hand, in another terminal:
   git clone -b main %s
   git -C fleet log --show-signature origin/lockstep-status/%s
   logs: %s
-`, w.Control.Kubeconfig(), bin, w.Path("git-ca.crt"), w.Git.CloneURL(), world.Cluster, w.Path("*.log"))
+`, w.Control.Kubeconfig(), bin, w.Path("git-ca.crt"), w.Git.CloneURL(), env.Cluster, w.Path("*.log"))
 	<-ctx.Done()
 }
 

@@ -12,7 +12,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // offline shows what needs no cluster: making trust and a release, signing it,
@@ -21,11 +21,11 @@ func offline(ctx context.Context, s *screen, bin, dir string) error {
 	s.title("Without a cluster: trust, a release, its signatures")
 	image := "registry.example.com/platform/os@sha256:" + strings.Repeat("0", 64)
 	source := platform("1.0.0", "1.0.0", image, nil)
-	if err := world.WriteRelease(filepath.Join(dir, "platform"), source); err != nil {
+	if err := env.WriteRelease(filepath.Join(dir, "platform"), source); err != nil {
 		return err
 	}
 	layout := "oci:" + filepath.Join(dir, "layout")
-	if _, err := lockstep(ctx, s, bin, "trust", "init", "--profile", "solo", "--dir", filepath.Join(dir, "trust"), "--cluster", world.Cluster); err != nil {
+	if _, err := lockstep(ctx, s, bin, "trust", "init", "--profile", "solo", "--dir", filepath.Join(dir, "trust"), "--cluster", env.Cluster); err != nil {
 		return err
 	}
 	out, err := lockstep(ctx, s, bin, "release", "build", filepath.Join(dir, "platform"), layout+":1.0.0")

@@ -20,12 +20,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // demo is the demonstration under way.
 type demo struct {
-	w *world.World
+	w *env.Env
 	s *screen
 	// first and second are the releases 1.0.0 and 1.1.0.
 	first, second string
@@ -69,7 +69,7 @@ func (d *demo) play(ctx context.Context) (int, error) {
 }
 
 // publish builds and, unless it says otherwise, signs a release.
-func (d *demo) publish(ctx context.Context, r world.Release, signed bool) (string, error) {
+func (d *demo) publish(ctx context.Context, r env.Release, signed bool) (string, error) {
 	ref, err := d.w.BuildRelease(ctx, r)
 	if err != nil || !signed {
 		return ref, err
@@ -206,7 +206,7 @@ func (d *demo) drift(ctx context.Context) error {
 	}
 	edited := time.Now()
 	d.s.note("kubectl -n web patch configmap settings -p %s", edit)
-	err := world.Wait(ctx, 15*time.Second, func(ctx context.Context) error {
+	err := env.Wait(ctx, 15*time.Second, func(ctx context.Context) error {
 		var cm corev1.ConfigMap
 		if err := d.w.Client.Get(ctx, client.ObjectKey{Namespace: "web", Name: "settings"}, &cm); err != nil {
 			return err
@@ -289,7 +289,7 @@ func (d *demo) kill(ctx context.Context) error {
 		return err
 	}
 	var caught string
-	err := world.Wait(ctx, 2*time.Minute, func(ctx context.Context) error {
+	err := env.Wait(ctx, 2*time.Minute, func(ctx context.Context) error {
 		var pool v1alpha1.NodeOS
 		if err := d.w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: "workers"}, &pool); err != nil {
 			return err
@@ -357,7 +357,7 @@ func (d *demo) walls(ctx context.Context) error {
 
 // stranger pushes a commit that is signed by a key without the git role.
 func (d *demo) stranger(ctx context.Context) error {
-	if _, err := world.NewSSHKey(d.w.Path("stranger"), "stranger"); err != nil {
+	if _, err := env.NewSSHKey(d.w.Path("stranger"), "stranger"); err != nil {
 		return err
 	}
 	hash, err := d.w.Git.Commit(ctx, d.w.Path("stranger"), "platform 1.0.0 by a stranger", map[string]string{declared: release("1.0.0", d.first)})
@@ -385,11 +385,11 @@ func (d *demo) stranger(ctx context.Context) error {
 	if err := d.statusBranch(ctx, "WrongAuthority"); err != nil {
 		return err
 	}
-	log, err := d.w.Git.StatusLog(ctx, world.Cluster, "--format=%h %s", "-12")
+	log, err := d.w.Git.StatusLog(ctx, env.Cluster, "--format=%h %s", "-12")
 	if err != nil {
 		return err
 	}
-	d.s.show("git log origin/lockstep-status/"+world.Cluster, log)
+	d.s.show("git log origin/lockstep-status/"+env.Cluster, log)
 	return nil
 }
 
@@ -397,7 +397,7 @@ func (d *demo) stranger(ctx context.Context) error {
 // for.
 func (d *demo) applied(ctx context.Context, version string, timeout time.Duration) error {
 	last := ""
-	return world.Wait(ctx, timeout, func(ctx context.Context) error {
+	return env.Wait(ctx, timeout, func(ctx context.Context) error {
 		var obj v1alpha1.ClusterRelease
 		if err := d.w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: "platform"}, &obj); err != nil {
 			return err
@@ -419,7 +419,7 @@ func (d *demo) applied(ctx context.Context, version string, timeout time.Duratio
 
 // settings checks the release's ConfigMap in the cluster.
 func (d *demo) settings(ctx context.Context, version string) error {
-	return world.Wait(ctx, 20*time.Second, func(ctx context.Context) error {
+	return env.Wait(ctx, 20*time.Second, func(ctx context.Context) error {
 		var cm corev1.ConfigMap
 		if err := d.w.Client.Get(ctx, client.ObjectKey{Namespace: "web", Name: "settings"}, &cm); err != nil {
 			return err
@@ -433,7 +433,7 @@ func (d *demo) settings(ctx context.Context, version string) error {
 
 // booted waits until every host runs a version and is schedulable.
 func (d *demo) booted(ctx context.Context, version string, timeout time.Duration) error {
-	return world.Wait(ctx, timeout, func(ctx context.Context) error {
+	return env.Wait(ctx, timeout, func(ctx context.Context) error {
 		for name := range d.w.Hosts {
 			got, err := d.w.Booted(ctx, name)
 			if err != nil {
@@ -450,7 +450,7 @@ func (d *demo) booted(ctx context.Context, version string, timeout time.Duration
 // condition waits for a condition and returns its message.
 func (d *demo) condition(ctx context.Context, obj client.Object, name, kind string, status metav1.ConditionStatus, reason string) (string, error) {
 	var message string
-	err := world.Wait(ctx, 3*time.Minute, func(ctx context.Context) error {
+	err := env.Wait(ctx, 3*time.Minute, func(ctx context.Context) error {
 		if err := d.w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: name}, obj); err != nil {
 			return err
 		}
@@ -470,8 +470,8 @@ func (d *demo) condition(ctx context.Context, obj client.Object, name, kind stri
 
 // statusBranch waits until the page on the status branch says a word.
 func (d *demo) statusBranch(ctx context.Context, word string) error {
-	return world.Wait(ctx, 30*time.Second, func(ctx context.Context) error {
-		page, err := d.w.Git.StatusFile(ctx, world.Cluster, "README.md")
+	return env.Wait(ctx, 30*time.Second, func(ctx context.Context) error {
+		page, err := d.w.Git.StatusFile(ctx, env.Cluster, "README.md")
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // optional are ConfigMaps that belong to a capability each.
@@ -30,7 +30,7 @@ func optional(names ...string) map[string]string {
 }
 
 // uidOf is the UID of a ConfigMap of the release, "" where it isn't there.
-func uidOf(t *testing.T, w *world.World, name string) types.UID {
+func uidOf(t *testing.T, w *env.Env, name string) types.UID {
 	t.Helper()
 	var cm corev1.ConfigMap
 	err := w.Client.Get(t.Context(), client.ObjectKey{Namespace: "platform", Name: name}, &cm)
@@ -40,9 +40,9 @@ func uidOf(t *testing.T, w *world.World, name string) types.UID {
 
 // waitImplicit waits until the release is level as declared now, with these
 // capabilities enabled but not asked for.
-func waitImplicit(t *testing.T, w *world.World, asked []string, implicit ...string) {
+func waitImplicit(t *testing.T, w *env.Env, asked []string, implicit ...string) {
 	t.Helper()
-	must(t, world.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
 		obj, err := getRelease(ctx, w, "platform")
 		if err != nil {
 			return err

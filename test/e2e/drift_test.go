@@ -18,13 +18,13 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
-	"github.com/lockstep-dev/lockstep/test/shape"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // drifting is one object of one of the twenty kinds.
 type drifting struct {
-	shape.Editable
+	workload.Editable
 	wanted map[string]any
 	live   dynamic.ResourceInterface
 	name   string
@@ -39,14 +39,14 @@ const (
 )
 
 // driftRelease makes a release of the twenty kinds and a handle of each object.
-func driftRelease(t *testing.T, w *world.World) (world.Release, [][]drifting) {
+func driftRelease(t *testing.T, w *env.Env) (env.Release, [][]drifting) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(w.Control.Config)
 	must(t, err)
-	base := world.Component{Name: "base", RunLevel: 10, Files: map[string]string{}}
-	kinds := world.Component{Name: "kinds", RunLevel: 20, Files: map[string]string{}}
+	base := env.Component{Name: "base", RunLevel: 10, Files: map[string]string{}}
+	kinds := env.Component{Name: "kinds", RunLevel: 20, Files: map[string]string{}}
 	var all [][]drifting
-	for _, e := range shape.Editables() {
+	for _, e := range workload.Editables() {
 		var each []drifting
 		for i := range driftingEach {
 			namespace := fmt.Sprintf("drift-%d", i)
@@ -68,14 +68,14 @@ func driftRelease(t *testing.T, w *world.World) (world.Release, [][]drifting) {
 		}
 		all = append(all, each)
 	}
-	return world.Release{Product: platform, Version: first, Components: []world.Component{base, kinds}}, all
+	return env.Release{Product: platform, Version: first, Components: []env.Component{base, kinds}}, all
 }
 
 // TestDriftOfTwentyKindsIsRepaired edits an object of each kind and deletes
 // another one, as somebody with kubectl does.
 func TestDriftOfTwentyKindsIsRepaired(t *testing.T) { //nolint:tparallel // what is tried in one world comes one after the other
 	t.Parallel()
-	w := newWorldWith(t, world.Options{Pods: true})
+	w := newWorldWith(t, env.Options{Pods: true})
 	must(t, w.Control.AddNodes(t.Context(), 1, nil))
 	r, all := driftRelease(t, w)
 	ref := release(t, w, r)
@@ -110,7 +110,7 @@ func (d drifting) isRepaired(t *testing.T) {
 	if d.asDeclared(edited) == nil {
 		t.Fatalf("the edit %s changed no declared field", patch)
 	}
-	must(t, world.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
 		now, err := d.live.Get(ctx, d.name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -129,7 +129,7 @@ func (d drifting) isMadeAgain(t *testing.T) {
 	must(t, err)
 	background := metav1.DeletePropagationBackground
 	must(t, d.live.Delete(t.Context(), d.name, metav1.DeleteOptions{PropagationPolicy: &background}))
-	must(t, world.Wait(t.Context(), 40*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 40*time.Second, func(ctx context.Context) error {
 		now, err := d.live.Get(ctx, d.name, metav1.GetOptions{})
 		if err != nil {
 			return err

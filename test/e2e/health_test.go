@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/reconciler/accepted"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/reconciler/state"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 const widgetDefinition = `apiVersion: apiextensions.k8s.io/v1
@@ -37,7 +37,7 @@ spec:
 `
 
 // widget is what its controller, the test, says about the release's Widget.
-func widget(t *testing.T, w *world.World, generation int, ready bool, message string) {
+func widget(t *testing.T, w *env.Env, generation int, ready bool, message string) {
 	t.Helper()
 	obj := &unstructured.Unstructured{}
 	obj.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"})
@@ -45,14 +45,14 @@ func widget(t *testing.T, w *world.World, generation int, ready bool, message st
 	obj.SetName("machine")
 	body := fmt.Sprintf(`{"status":{"observedGeneration":%d,"conditions":[{"type":"Ready","status":%q,"reason":"Test","message":%q}]}}`,
 		generation, map[bool]string{true: "True", false: "False"}[ready], message)
-	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
 		return w.Client.Status().Patch(ctx, obj, client.RawPatch(types.MergePatchType, []byte(body)))
 	}))
 }
 
 // widgetRelease has a definition and an object of it, which is what takes time:
 // its rule wants a word of its controller, where a new object has no status.
-func widgetRelease(version string) world.Release {
+func widgetRelease(version string) env.Release {
 	return configRelease(platform, version, map[string]string{
 		"crd.yaml": widgetDefinition,
 		"widget.yaml": `apiVersion: example.com/v1
@@ -68,10 +68,10 @@ spec: {version: "` + version + `"}
 
 // blockedBy waits until the release's status names the Widget as what blocks
 // it, with a deadline where it is waited for, and returns that entry.
-func blockedBy(t *testing.T, w *world.World, message string, waited bool) v1alpha1.Blocking {
+func blockedBy(t *testing.T, w *env.Env, message string, waited bool) v1alpha1.Blocking {
 	t.Helper()
 	var found v1alpha1.Blocking
-	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
 		obj, err := getRelease(ctx, w, platform)
 		if err != nil {
 			return err
@@ -122,7 +122,7 @@ func TestAReleaseIsLevelWhenItsObjectsAre(t *testing.T) {
 	declares("1.1.0", next, "")
 	widget(t, w, 2, false, "turning around")
 	before := blockedBy(t, w, "turning around", true)
-	must(t, world.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
 		return remembersWait(ctx, w)
 	}))
 	s.restart(t)
@@ -151,9 +151,9 @@ func TestAReleaseIsLevelWhenItsObjectsAre(t *testing.T) {
 }
 
 // remembersWait checks that the store knows of a wait for the Widget.
-func remembersWait(ctx context.Context, w *world.World) error {
+func remembersWait(ctx context.Context, w *env.Env) error {
 	var store corev1.ConfigMap
-	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: accepted.SourcesName}, &store); err != nil {
+	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: state.SourcesName}, &store); err != nil {
 		return err
 	}
 	stored := store.Data["state.json"]

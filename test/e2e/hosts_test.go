@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // pool is a NodeOS document for the world's hosts.
@@ -38,9 +38,9 @@ func poolObject() *v1alpha1.NodeOS {
 }
 
 // system builds a signed OS image.
-func system(t *testing.T, w *world.World, doc sim.Document) string {
+func system(t *testing.T, w *env.Env, doc sim.Document) string {
 	t.Helper()
-	doc.Product, doc.KubeletVersion, doc.OSImage, doc.BootSeconds = "platform-os", world.KubeletVersion, "Platform OS "+doc.Version, 1
+	doc.Product, doc.KubeletVersion, doc.OSImage, doc.BootSeconds = "platform-os", env.KubeletVersion, "Platform OS "+doc.Version, 1
 	ref, err := w.BuildOS(t.Context(), doc)
 	must(t, err)
 	must(t, w.Sign(t.Context(), "os", ref))
@@ -48,9 +48,9 @@ func system(t *testing.T, w *world.World, doc sim.Document) string {
 }
 
 // waitBooted waits until all hosts run a version.
-func waitBooted(t *testing.T, w *world.World, version string) {
+func waitBooted(t *testing.T, w *env.Env, version string) {
 	t.Helper()
-	must(t, world.Wait(t.Context(), 4*time.Minute, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 4*time.Minute, func(ctx context.Context) error {
 		for name := range w.Hosts {
 			got, err := w.Booted(ctx, name)
 			if err != nil {
@@ -75,7 +75,7 @@ func TestACommitUpgradesHosts(t *testing.T) {
 	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "True", "")
 	// What was completed is a mark below which nothing goes, kept apart from the
 	// declared objects.
-	must(t, world.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
 		var cm corev1.ConfigMap
 		if err := w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: ledger.Name}, &cm); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // stream is what the API server said of the ConfigMaps of a namespace, in its
@@ -44,7 +44,7 @@ type stream struct {
 }
 
 // follow watches the ConfigMaps of a namespace until the test ends.
-func follow(t *testing.T, w *world.World, namespace string) *stream {
+func follow(t *testing.T, w *env.Env, namespace string) *stream {
 	t.Helper()
 	clients, err := kubernetes.NewForConfig(w.Control.Config)
 	must(t, err)
@@ -141,12 +141,12 @@ func (s *stream) until(t *testing.T, what string, done func() bool) {
 
 // levelled is a release of the probes over several run levels; those of dropped
 // aren't in it.
-func levelled(version string, dropped ...string) world.Release {
-	r := world.Release{Product: platform, Version: version, Components: []world.Component{
+func levelled(version string, dropped ...string) env.Release {
+	r := env.Release{Product: platform, Version: version, Components: []env.Component{
 		{Name: "base", RunLevel: 10, Files: map[string]string{"namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: platform}\n"}},
 	}}
 	for level := range 4 {
-		c := world.Component{Name: fmt.Sprintf("level-%d", level), RunLevel: 20 + level, Files: map[string]string{}}
+		c := env.Component{Name: fmt.Sprintf("level-%d", level), RunLevel: 20 + level, Files: map[string]string{}}
 		for i := level; i < probes; i += 4 {
 			if name := probe(i); !slices.Contains(dropped, name) {
 				c.Files[name+".yaml"] = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + ", namespace: platform}\ndata: {version: \"" + version + "\"}\n"
@@ -231,7 +231,7 @@ func sameDeletions(t *testing.T, st *stream, want map[string]int) {
 }
 
 // managedUIDs returns the UIDs of the platform's ConfigMaps by name.
-func managedUIDs(t *testing.T, w *world.World) map[string]types.UID {
+func managedUIDs(t *testing.T, w *env.Env) map[string]types.UID {
 	t.Helper()
 	var list corev1.ConfigMapList
 	must(t, w.Client.List(context.WithoutCancel(t.Context()), &list, client.InNamespace(platform)))

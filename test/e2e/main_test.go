@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package e2e tests the whole: the three programs as processes on a real
-// control plane, with a real Git server and registry. See test/world.
+// control plane, with a real Git server and registry. See test/env.
 package e2e
 
 import (
@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // bin is the directory of the programs, built once by TestMain unless
@@ -60,18 +60,18 @@ func run(m *testing.M) int {
 }
 
 // newWorld starts a world for the test and shows its logs if it fails.
-func newWorld(t *testing.T, hosts int) *world.World {
+func newWorld(t *testing.T, hosts int) *env.Env {
 	t.Helper()
-	return newWorldWith(t, world.Options{Hosts: hosts})
+	return newWorldWith(t, env.Options{Hosts: hosts})
 }
 
 // newWorldWith starts a world with options.
-func newWorldWith(t *testing.T, o world.Options) *world.World {
+func newWorldWith(t *testing.T, o env.Options) *env.Env {
 	t.Helper()
 	o.Dir, o.Bin, o.Log = t.TempDir(), bin, t.Logf
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // Close needs what t.Context ends
 	defer cancel()
-	w, err := world.New(ctx, o)
+	w, err := env.New(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func newWorldWith(t *testing.T, o world.Options) *world.World {
 }
 
 // showLogs prints the ends of the processes' logs and how the objects stand.
-func showLogs(t *testing.T, w *world.World) {
+func showLogs(t *testing.T, w *env.Env) {
 	t.Helper()
 	if out, err := w.Lockstep(context.Background(), "status", "-o", "yaml"); err == nil { // after the test's end
 		t.Logf("status:\n%s", out)
@@ -111,7 +111,7 @@ func must(t *testing.T, err error) {
 }
 
 // release builds, signs and returns the reference of a release.
-func release(t *testing.T, w *world.World, r world.Release) string {
+func release(t *testing.T, w *env.Env, r env.Release) string {
 	t.Helper()
 	ref, err := w.BuildRelease(t.Context(), r)
 	must(t, err)
@@ -120,13 +120,13 @@ func release(t *testing.T, w *world.World, r world.Release) string {
 }
 
 // configRelease is a release of one ConfigMap that says its version.
-func configRelease(product, version string, extra map[string]string) world.Release {
+func configRelease(product, version string, extra map[string]string) env.Release {
 	files := map[string]string{
 		"namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + product + "}\n",
 		"config.yaml":    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings, namespace: " + product + "}\ndata: {version: \"" + version + "\"}\n",
 	}
 	maps.Copy(files, extra)
-	return world.Release{Product: product, Version: version, Components: []world.Component{{Name: "base", RunLevel: 10, Files: files}}}
+	return env.Release{Product: product, Version: version, Components: []env.Component{{Name: "base", RunLevel: 10, Files: files}}}
 }
 
 // declare is a ClusterRelease document.
@@ -135,15 +135,15 @@ func declare(name, version, image string) string {
 }
 
 // declarePath is where the world's source reads.
-const declarePath = "clusters/" + world.Cluster + "/"
+const declarePath = "clusters/" + env.Cluster + "/"
 
 // push commits signed by admin and pushes to main.
-func push(t *testing.T, w *world.World, message string, files map[string]string) string {
+func push(t *testing.T, w *env.Env, message string, files map[string]string) string {
 	t.Helper()
 	return pushAs(t, w, w.Key("admin"), message, files)
 }
 
-func pushAs(t *testing.T, w *world.World, key, message string, files map[string]string) string {
+func pushAs(t *testing.T, w *env.Env, key, message string, files map[string]string) string {
 	t.Helper()
 	hash, err := w.Git.Commit(t.Context(), key, message, files)
 	must(t, err)
@@ -152,23 +152,23 @@ func pushAs(t *testing.T, w *world.World, key, message string, files map[string]
 }
 
 // start creates the GitSource and starts the reconciler.
-func start(t *testing.T, w *world.World) {
+func start(t *testing.T, w *env.Env) {
 	t.Helper()
 	must(t, w.Client.Create(t.Context(), w.GitSource()))
 	must(t, w.StartReconciler())
 }
 
 // getRelease reads a ClusterRelease.
-func getRelease(ctx context.Context, w *world.World, name string) (*v1alpha1.ClusterRelease, error) {
+func getRelease(ctx context.Context, w *env.Env, name string) (*v1alpha1.ClusterRelease, error) {
 	var obj v1alpha1.ClusterRelease
 	err := w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: name}, &obj)
 	return &obj, err
 }
 
 // waitApplied waits until a release is level at a version.
-func waitApplied(t *testing.T, w *world.World, name, version string) {
+func waitApplied(t *testing.T, w *env.Env, name, version string) {
 	t.Helper()
-	must(t, world.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
 		obj, err := getRelease(ctx, w, name)
 		if err != nil {
 			return err
@@ -183,10 +183,10 @@ func waitApplied(t *testing.T, w *world.World, name, version string) {
 
 // waitCondition waits until a condition of an object has the status and reason;
 // an empty reason is any. It returns the message.
-func waitCondition(t *testing.T, w *world.World, obj client.Object, kind, status, reason string) string {
+func waitCondition(t *testing.T, w *env.Env, obj client.Object, kind, status, reason string) string {
 	t.Helper()
 	var message string
-	must(t, world.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
 		if err := w.Client.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
 			return err
 		}

@@ -31,8 +31,8 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/test/env"
 	"github.com/lockstep-dev/lockstep/test/openshift"
-	"github.com/lockstep-dev/lockstep/test/world"
 )
 
 const (
@@ -102,7 +102,7 @@ type openshiftWorld struct {
 func TestARealPayloadOnARealServer(t *testing.T) {
 	t.Parallel()
 	tree := openshiftPayload(t)
-	o := &openshiftWorld{stable: &stable{w: newWorldWith(t, world.Options{Audit: true, Pods: true})}, tree: tree, overrides: map[payload.ObjectID]bool{}}
+	o := &openshiftWorld{stable: &stable{w: newWorldWith(t, env.Options{Audit: true, Pods: true})}, tree: tree, overrides: map[payload.ObjectID]bool{}}
 	w := o.w
 	var err error
 	o.payload, err = payload.LoadUnverified(tree, payload.LoadOptions{Selection: payload.Selection{Profile: openshiftProfile, Baseline: payload.BaselineAll}})
@@ -111,7 +111,7 @@ func TestARealPayloadOnARealServer(t *testing.T) {
 	for name, file := range tree {
 		files[name] = string(file.Data)
 	}
-	archive, err := world.Archive(files)
+	archive, err := env.Archive(files)
 	must(t, err)
 	o.image, err = w.PushArchive(t.Context(), platform, openshiftVersion, archive)
 	must(t, err)
@@ -177,9 +177,9 @@ func (o *openshiftWorld) isRefusedUpFront(t *testing.T) {
 // object that isn't there is accounted for, and returns the account.
 func (o *openshiftWorld) isAppliedAsFarAsItCanBe(t *testing.T) map[string]said {
 	t.Helper()
-	waitPasses(t, o.w, 0, platform, "incomplete", 2, 2*time.Minute)
+	waitSyncs(t, o.w, 0, platform, "incomplete", 2, 2*time.Minute)
 	var refused map[string]said
-	must(t, world.Wait(t.Context(), time.Minute, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), time.Minute, func(ctx context.Context) error {
 		var err error
 		if refused, err = o.account(); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // TestOutagesStopNothingThatRuns takes away what the reconciler talks to, one
@@ -35,7 +35,7 @@ func TestOutagesStopNothingThatRuns(t *testing.T) { //nolint:tparallel // what i
 // statusCommits is how many status commits there are.
 func (s *stable) statusCommits(t *testing.T) int {
 	t.Helper()
-	log, err := s.w.Git.StatusLog(t.Context(), world.Cluster, "--format=%h")
+	log, err := s.w.Git.StatusLog(t.Context(), env.Cluster, "--format=%h")
 	must(t, err)
 	return len(strings.Fields(log))
 }
@@ -49,7 +49,7 @@ func (s *stable) restart(t *testing.T, args ...string) {
 
 // withoutAdmission takes away the admission policy that refuses edits of what
 // comes from Git: no wall may rely on it alone.
-func withoutAdmission(t *testing.T, w *world.World) {
+func withoutAdmission(t *testing.T, w *env.Env) {
 	t.Helper()
 	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "lockstep-source"}}
 	must(t, client.IgnoreNotFound(w.Client.Delete(t.Context(), binding)))
@@ -58,9 +58,9 @@ func withoutAdmission(t *testing.T, w *world.World) {
 // edit patches the spec of an object that comes from Git, as somebody with
 // kubectl does where no admission policy stands in the way; that one goes only
 // a moment after its binding.
-func edit(t *testing.T, w *world.World, obj client.Object, patch string) {
+func edit(t *testing.T, w *env.Env, obj client.Object, patch string) {
 	t.Helper()
-	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
 		return w.Client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, []byte(patch)))
 	}))
 }
@@ -70,7 +70,7 @@ func edit(t *testing.T, w *world.World, obj client.Object, patch string) {
 func (s *stable) editedSpecIsPutBack(t *testing.T, version, other string) {
 	t.Helper()
 	edit(t, s.w, releaseObject(platform), other)
-	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
 		obj, err := getRelease(ctx, s.w, platform)
 		if err != nil {
 			return err
@@ -101,15 +101,15 @@ func testGitOutage(t *testing.T, s *stable) {
 	s.w.Git.Proxy.Up()
 	waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "True", "")
 	var page string
-	must(t, world.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
 		var err error
-		if page, err = s.w.Git.StatusFile(ctx, world.Cluster, "README.md"); err != nil {
+		if page, err = s.w.Git.StatusFile(ctx, env.Cluster, "README.md"); err != nil {
 			return err
 		}
 		if strings.Contains(page, "FetchFailed") {
 			return errors.New("README.md still says FetchFailed")
 		}
-		log, err := s.w.Git.StatusLog(ctx, world.Cluster, "-1", "--format=%ct")
+		log, err := s.w.Git.StatusLog(ctx, env.Cluster, "-1", "--format=%ct")
 		if err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func testAPIServerRestart(t *testing.T, s *stable) {
 	ref := release(t, s.w, platformRelease("1.2.0", nil))
 	push(t, s.w, "platform 1.2.0", map[string]string{platformFile: declare(platform, "1.2.0", ref) + "  interval: 10s\n"})
 	must(t, s.w.Control.RestartAPIServer(t.Context()))
-	must(t, world.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
 		select {
 		case <-s.w.Reconciler.Done():
 			if err := s.w.StartReconciler(); err != nil {

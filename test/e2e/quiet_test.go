@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // said is a line of the reconciler's log.
@@ -39,7 +39,7 @@ type said struct {
 }
 
 // sayings reads the reconciler's log from a place on.
-func sayings(w *world.World, offset int64) ([]said, error) {
+func sayings(w *env.Env, offset int64) ([]said, error) {
 	raw, err := os.ReadFile(w.Reconciler.Log())
 	if err != nil {
 		return nil, err
@@ -55,18 +55,18 @@ func sayings(w *world.World, offset int64) ([]said, error) {
 }
 
 // logEnd is where the reconciler's log ends now.
-func logEnd(t *testing.T, w *world.World) int64 {
+func logEnd(t *testing.T, w *env.Env) int64 {
 	t.Helper()
 	info, err := os.Stat(w.Reconciler.Log())
 	must(t, err)
 	return info.Size()
 }
 
-// waitPasses waits until so many passes with the result ended after a place in
+// waitSyncs waits until so many passes with the result ended after a place in
 // the log.
-func waitPasses(t *testing.T, w *world.World, offset int64, name, result string, n int, timeout time.Duration) {
+func waitSyncs(t *testing.T, w *env.Env, offset int64, name, result string, n int, timeout time.Duration) {
 	t.Helper()
-	must(t, world.Wait(t.Context(), timeout, func(context.Context) error {
+	must(t, env.Wait(t.Context(), timeout, func(context.Context) error {
 		all, err := sayings(w, offset)
 		if err != nil {
 			return err
@@ -94,7 +94,7 @@ const (
 
 // withStamper registers a mutating webhook that this process serves, for the
 // ConfigMaps outside of Kubernetes' and Lockstep's own namespaces.
-func withStamper(t *testing.T, w *world.World) {
+func withStamper(t *testing.T, w *env.Env) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(stampReview))
 	t.Cleanup(server.Close)
@@ -169,7 +169,7 @@ func stampPatch(object *corev1.ConfigMap) ([]byte, error) {
 }
 
 // stampedMaps counts the ConfigMaps that the webhook changed.
-func stampedMaps(t *testing.T, w *world.World) int {
+func stampedMaps(t *testing.T, w *env.Env) int {
 	t.Helper()
 	var list corev1.ConfigMapList
 	must(t, w.Client.List(t.Context(), &list, client.MatchingLabels{stampLabel: stampValue}))
@@ -190,7 +190,7 @@ const autoscaled = 3
 
 // withAutoscaler has the controller-manager's own HorizontalPodAutoscaler scale
 // a Deployment whose manifest wants fewer replicas, and waits until it did.
-func withAutoscaler(t *testing.T, w *world.World, deployment client.ObjectKey) {
+func withAutoscaler(t *testing.T, w *env.Env, deployment client.ObjectKey) {
 	t.Helper()
 	least := int32(autoscaled)
 	must(t, w.Client.Create(t.Context(), &autoscalingv2.HorizontalPodAutoscaler{
@@ -200,10 +200,10 @@ func withAutoscaler(t *testing.T, w *world.World, deployment client.ObjectKey) {
 			MinReplicas:    &least, MaxReplicas: least,
 		},
 	}))
-	must(t, world.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error { return hasReplicas(ctx, w, deployment, autoscaled) }))
+	must(t, env.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error { return hasReplicas(ctx, w, deployment, autoscaled) }))
 }
 
-func hasReplicas(ctx context.Context, w *world.World, key client.ObjectKey, want int32) error {
+func hasReplicas(ctx context.Context, w *env.Env, key client.ObjectKey, want int32) error {
 	var d appsv1.Deployment
 	if err := w.Client.Get(ctx, key, &d); err != nil {
 		return err
@@ -218,17 +218,17 @@ func hasReplicas(ctx context.Context, w *world.World, key client.ObjectKey, want
 // audit log that the reconciler, in either of its identities, changed nothing
 // but its lease. One pass before them is left alone: what happened before is
 // still being told then, in status, in Git and in the inventory.
-func threePassesWriteNothing(t *testing.T, w *world.World, name string) {
+func threePassesWriteNothing(t *testing.T, w *env.Env, name string) {
 	t.Helper()
-	waitPasses(t, w, logEnd(t, w), name, "level", 1, time.Minute)
+	waitSyncs(t, w, logEnd(t, w), name, "complete", 1, time.Minute)
 	mark, err := w.Control.MarkAudit()
 	must(t, err)
-	waitPasses(t, w, logEnd(t, w), name, "level", 3, 2*time.Minute)
+	waitSyncs(t, w, logEnd(t, w), name, "complete", 3, 2*time.Minute)
 	requests, err := mark.Since()
 	must(t, err)
 	ours := 0
 	for _, a := range requests {
-		if !world.IsReconciler(a) {
+		if !env.IsReconciler(a) {
 			continue
 		}
 		ours++

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // TestARefusedCommitChangesNothing pushes commits that must not be accepted,
@@ -18,7 +18,7 @@ func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // what
 	t.Parallel()
 	s := newStable(t, 0)
 	stranger := s.w.Path("stranger")
-	_, err := world.NewSSHKey(stranger, "stranger")
+	_, err := env.NewSSHKey(stranger, "stranger")
 	must(t, err)
 	unknown := strings.Replace(declare(platform, first, s.good), "spec:\n", "spec:\n  desird: {}\n", 1)
 	for _, tc := range []struct {
@@ -189,7 +189,7 @@ func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // wha
 }
 
 // unsigned builds a release that nobody signs.
-func unsigned(t *testing.T, w *world.World, r world.Release) string {
+func unsigned(t *testing.T, w *env.Env, r env.Release) string {
 	t.Helper()
 	ref, err := w.BuildRelease(t.Context(), r)
 	must(t, err)
@@ -197,11 +197,11 @@ func unsigned(t *testing.T, w *world.World, r world.Release) string {
 }
 
 // crafted is a signed artifact whose archive holds the files, taken as they are.
-func crafted(t *testing.T, w *world.World, version string, files map[string]string) string {
+func crafted(t *testing.T, w *env.Env, version string, files map[string]string) string {
 	t.Helper()
 	all := map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","name":"platform","version":"` + version + `"}`}
 	maps.Copy(all, files)
-	archive, err := world.Archive(all)
+	archive, err := env.Archive(all)
 	must(t, err)
 	ref, err := w.PushArchive(t.Context(), platform, version, archive)
 	must(t, err)

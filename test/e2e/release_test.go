@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 type metav1Condition = metav1.Condition
@@ -24,9 +24,9 @@ func releaseObject(name string) *v1alpha1.ClusterRelease {
 }
 
 // waitConfig waits until the release's ConfigMap says a version.
-func waitConfig(t *testing.T, w *world.World, namespace, version string) {
+func waitConfig(t *testing.T, w *env.Env, namespace, version string) {
 	t.Helper()
-	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
 		var cm corev1.ConfigMap
 		if err := w.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "settings"}, &cm); err != nil {
 			return err

@@ -21,7 +21,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // TestARolloutKeepsItsPromises plays with two hosts, in sequence: brakes, an
@@ -33,7 +33,7 @@ func TestARolloutKeepsItsPromises(t *testing.T) {
 	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "True", "")
 	for _, tc := range []struct {
 		rule, version string
-		play          func(t *testing.T, w *world.World, version string)
+		play          func(t *testing.T, w *env.Env, version string)
 	}{
 		{"Wall3AnEditOfThePoolIsPutBack", "1.0.1", testEditedPool},
 		{"BrakesHoldAndRelease", "1.1.0", testBrakes},
@@ -49,7 +49,7 @@ func TestARolloutKeepsItsPromises(t *testing.T) {
 
 // declarePool pushes a version of the pool; changes are pairs of old and new
 // text in its document.
-func declarePool(t *testing.T, w *world.World, version string, changes ...string) {
+func declarePool(t *testing.T, w *env.Env, version string, changes ...string) {
 	t.Helper()
 	doc := pool(version, system(t, w, sim.Document{Version: version}))
 	push(t, w, "hosts to "+version, map[string]string{declarePath + "workers.yaml": strings.NewReplacer(changes...).Replace(doc)})
@@ -59,16 +59,16 @@ func declarePool(t *testing.T, w *world.World, version string, changes ...string
 var bothAtOnce = []string{"  gates:", "  strategy: {maxUnavailable: 2}\n  gates:"} //nolint:gochecknoglobals // a constant list
 
 // getPool reads the pool.
-func getPool(ctx context.Context, w *world.World) (*v1alpha1.NodeOS, error) {
+func getPool(ctx context.Context, w *env.Env) (*v1alpha1.NodeOS, error) {
 	obj := poolObject()
 	err := w.Client.Get(ctx, client.ObjectKeyFromObject(obj), obj)
 	return obj, err
 }
 
 // waitPool waits until the pool is as asked for.
-func waitPool(t *testing.T, w *world.World, check func(*v1alpha1.NodeOS) error) {
+func waitPool(t *testing.T, w *env.Env, check func(*v1alpha1.NodeOS) error) {
 	t.Helper()
-	must(t, world.Wait(t.Context(), 2*time.Minute, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 2*time.Minute, func(ctx context.Context) error {
 		obj, err := getPool(ctx, w)
 		if err != nil {
 			return err
@@ -78,9 +78,9 @@ func waitPool(t *testing.T, w *world.World, check func(*v1alpha1.NodeOS) error) 
 }
 
 // waitHost waits until one host runs a version.
-func waitHost(t *testing.T, w *world.World, name, version string) {
+func waitHost(t *testing.T, w *env.Env, name, version string) {
 	t.Helper()
-	must(t, world.Wait(t.Context(), 2*time.Minute, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 2*time.Minute, func(ctx context.Context) error {
 		got, err := w.Booted(ctx, name)
 		if err != nil || got == version {
 			return err
@@ -90,7 +90,7 @@ func waitHost(t *testing.T, w *world.World, name, version string) {
 }
 
 // runs fails unless the host runs a version now.
-func runs(t *testing.T, w *world.World, name, version string) {
+func runs(t *testing.T, w *env.Env, name, version string) {
 	t.Helper()
 	got, err := w.Booted(t.Context(), name)
 	must(t, err)
@@ -100,7 +100,7 @@ func runs(t *testing.T, w *world.World, name, version string) {
 }
 
 // finished waits until all hosts run a version and the pool is Ready.
-func finished(t *testing.T, w *world.World, version string) {
+func finished(t *testing.T, w *env.Env, version string) {
 	t.Helper()
 	waitBooted(t, w, version)
 	waitPool(t, w, func(obj *v1alpha1.NodeOS) error {
@@ -114,7 +114,7 @@ func finished(t *testing.T, w *world.World, version string) {
 
 // watchBudget looks at the nodes until the returned function is called, which
 // fails the test if ever more than most nodes were out of service at once.
-func watchBudget(t *testing.T, w *world.World, most int) func() {
+func watchBudget(t *testing.T, w *env.Env, most int) func() {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var (
@@ -144,7 +144,7 @@ func watchBudget(t *testing.T, w *world.World, most int) func() {
 	}
 }
 
-func outOfService(ctx context.Context, w *world.World) []string {
+func outOfService(ctx context.Context, w *env.Env) []string {
 	var nodes corev1.NodeList
 	if err := w.Client.List(ctx, &nodes); err != nil {
 		return nil
@@ -164,7 +164,7 @@ func outOfService(ctx context.Context, w *world.World) []string {
 
 // testEditedPool changes the pool in the cluster to an image that is signed:
 // nothing is staged before Git says so.
-func testEditedPool(t *testing.T, w *world.World, version string) {
+func testEditedPool(t *testing.T, w *env.Env, version string) {
 	image := system(t, w, sim.Document{Version: version})
 	patch := fmt.Sprintf(`{"spec":{"os":{"version":%q,"image":%q}}}`, version, image)
 	withoutAdmission(t, w)
@@ -193,7 +193,7 @@ func testEditedPool(t *testing.T, w *world.World, version string) {
 }
 
 // testBrakes pauses the pool and holds a host by the command line.
-func testBrakes(t *testing.T, w *world.World, version string) {
+func testBrakes(t *testing.T, w *env.Env, version string) {
 	_, err := w.Lockstep(t.Context(), "pause", "nodeos/workers", "--reason", "maintenance of the network")
 	must(t, err)
 	_, err = w.Lockstep(t.Context(), "pause", "host/node-1", "--reason", "a disk is replaced")
@@ -225,7 +225,7 @@ func testBrakes(t *testing.T, w *world.World, version string) {
 
 // testForeignCordon has an admin cordon a node before a rollout that could take
 // both at once.
-func testForeignCordon(t *testing.T, w *world.World, version string) {
+func testForeignCordon(t *testing.T, w *env.Env, version string) {
 	node := &corev1.Node{}
 	node.Name = "node-1"
 	cordon := func(on bool) {
@@ -254,7 +254,7 @@ func testForeignCordon(t *testing.T, w *world.World, version string) {
 
 // testAgentAway cuts the power of the host that isn't in flight: the one in
 // flight finishes, the other one is named with its address, and waited for.
-func testAgentAway(t *testing.T, w *world.World, version string) {
+func testAgentAway(t *testing.T, w *env.Env, version string) {
 	check := watchBudget(t, w, 2) // the one in flight, and the one without power
 	declarePool(t, w, version)
 	var flying string
@@ -289,7 +289,7 @@ func testAgentAway(t *testing.T, w *world.World, version string) {
 // testTwoLeaders freezes the leader while a host is out of service: the other
 // one takes over and brings the rollout to its end. The first, thawed, must not
 // act any more, since it no longer leads.
-func testTwoLeaders(t *testing.T, w *world.World, version string) {
+func testTwoLeaders(t *testing.T, w *env.Env, version string) {
 	second, err := w.StartSecondReconciler()
 	must(t, err)
 	defer func() { _ = second.Stop(10 * time.Second) }()
@@ -305,7 +305,7 @@ func testTwoLeaders(t *testing.T, w *world.World, version string) {
 	})
 	was := leader(t, w)
 	must(t, w.Reconciler.Signal(syscall.SIGSTOP))
-	must(t, world.Wait(t.Context(), 40*time.Second, func(context.Context) error {
+	must(t, env.Wait(t.Context(), 40*time.Second, func(context.Context) error {
 		if now := leader(t, w); now == was || now == "" {
 			return fmt.Errorf("the lease is held by %q still", now)
 		}
@@ -325,7 +325,7 @@ func testTwoLeaders(t *testing.T, w *world.World, version string) {
 }
 
 // leader is who holds the reconciler's lease.
-func leader(t *testing.T, w *world.World) string {
+func leader(t *testing.T, w *env.Env) string {
 	t.Helper()
 	var list coordinationv1.LeaseList
 	must(t, w.Client.List(t.Context(), &list, client.InNamespace(v1alpha1.Namespace)))

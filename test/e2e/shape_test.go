@@ -9,18 +9,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/shape"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
+	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
 // TestAReleaseInARealOnesShapeComesToRest applies the release that the
 // measurements are about, beside an autoscaler and a webhook.
 func TestAReleaseInARealOnesShapeComesToRest(t *testing.T) {
 	t.Parallel()
-	w := newWorldWith(t, world.Options{Audit: true, Pods: true})
+	w := newWorldWith(t, env.Options{Audit: true, Pods: true})
 	must(t, w.Control.AddNodes(t.Context(), 3, nil))
 	withStamper(t, w)
-	source, err := world.ReleaseOf(platform, first, shape.Release("shaped"))
+	source, err := env.ReleaseOf(platform, first, workload.Release("shaped"))
 	must(t, err)
 	ref := release(t, w, source)
 	push(t, w, "a release in a real one's shape", map[string]string{platformFile: declare(platform, first, ref) + "  interval: 10s\n"})
@@ -29,8 +29,8 @@ func TestAReleaseInARealOnesShapeComesToRest(t *testing.T) {
 
 	obj, err := getRelease(t.Context(), w, platform)
 	must(t, err)
-	if p := obj.Status.Progress; p == nil || p.Total != shape.ReleaseSize || p.Done != p.Total {
-		t.Errorf("progress is %+v, want all of %d done", p, shape.ReleaseSize)
+	if p := obj.Status.Progress; p == nil || p.Total != workload.ReleaseSize || p.Done != p.Total {
+		t.Errorf("progress is %+v, want all of %d done", p, workload.ReleaseSize)
 	}
 	if n := stampedMaps(t, w); n == 0 {
 		t.Error("the webhook changed no ConfigMap, so that nothing of it is tested")

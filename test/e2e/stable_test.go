@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 const (
@@ -36,14 +36,14 @@ const (
 // stable is a world with release 1.0.0 of the platform, level, which every test
 // finds level again.
 type stable struct {
-	w *world.World
+	w *env.Env
 	// good is the reference of 1.0.0.
 	good string
 	used int
 }
 
 // platformRelease is a release of the platform at a version.
-func platformRelease(version string, extra map[string]string) world.Release {
+func platformRelease(version string, extra map[string]string) env.Release {
 	files := map[string]string{}
 	for i := range probes {
 		name := probe(i)
@@ -93,7 +93,7 @@ func (s *stable) repairs(t *testing.T, version string) {
 	s.used++
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: platform, Name: name}}
 	must(t, s.w.Client.Patch(t.Context(), cm, client.RawPatch(types.MergePatchType, []byte(`{"data":{"version":"edited by hand"}}`))))
-	must(t, world.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
 		if err := s.w.Client.Get(ctx, client.ObjectKeyFromObject(cm), cm); err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (s *stable) back(t *testing.T) string {
 func (s *stable) refused(t *testing.T, name, version, reason string) string {
 	t.Helper()
 	var message string
-	must(t, world.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
 		obj, err := getRelease(ctx, s.w, name)
 		if err != nil {
 			return err
@@ -151,9 +151,9 @@ func (s *stable) refused(t *testing.T, name, version, reason string) string {
 func (s *stable) page(t *testing.T, words ...string) string {
 	t.Helper()
 	var page string
-	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
 		var err error
-		if page, err = s.w.Git.StatusFile(ctx, world.Cluster, "README.md"); err != nil {
+		if page, err = s.w.Git.StatusFile(ctx, env.Cluster, "README.md"); err != nil {
 			return err
 		}
 		for _, word := range words {
@@ -175,7 +175,7 @@ func sourceObject() *v1alpha1.GitSource {
 func (s *stable) accepted(t *testing.T, hash string) {
 	t.Helper()
 	source := sourceObject()
-	must(t, world.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
 		if err := s.w.Client.Get(ctx, client.ObjectKeyFromObject(source), source); err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func (s *stable) rejected(t *testing.T, hash, reason string) string {
 	t.Helper()
 	source := sourceObject()
 	var message string
-	must(t, world.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
 		if err := s.w.Client.Get(ctx, client.ObjectKeyFromObject(source), source); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
-	"github.com/lockstep-dev/lockstep/test/world"
+	"github.com/lockstep-dev/lockstep/test/env"
 )
 
 // TestTheWallsOfTrust plays attacks on the whole program, in sequence, each
@@ -61,7 +61,7 @@ func testWall1(t *testing.T, s *stable) {
 
 func testWall2(t *testing.T, s *stable) {
 	loose := fmt.Sprintf("apiVersion: lockstep.dev/v1alpha1\nkind: GitSource\nmetadata: {name: fleet}\nspec:\n  cluster: %s\n  url: %s\n  ref: {branch: main}\n  path: clusters/%s\n",
-		world.Cluster, s.w.Git.URL, world.Cluster)
+		env.Cluster, s.w.Git.URL, env.Cluster)
 	hash := push(t, s.w, "no signatures any more", map[string]string{declarePath + "source.yaml": loose})
 	contains(t, s.rejected(t, hash, "SelfReference"), "source.yaml", "GitSource/fleet")
 	other := strings.NewReplacer("name: fleet", "name: other", s.w.Git.URL, "https://evil.example.com/platform/fleet.git").Replace(loose)
@@ -148,7 +148,7 @@ func testWall10(t *testing.T, s *stable) {
 	}
 	contains(t, page, "onerror")
 	s.back(t)
-	log, err := s.w.Git.StatusLog(t.Context(), world.Cluster, "--format=%B")
+	log, err := s.w.Git.StatusLog(t.Context(), env.Cluster, "--format=%B")
 	must(t, err)
 	for _, raw := range []string{"Lockstep-Evil", "Ready=True Evil", "<img", "\x1b"} {
 		if strings.Contains(log, raw) {
@@ -202,10 +202,10 @@ func closing(s string, run int) int {
 // testWall11 checks that the one door that these tests open is on show.
 func testWall11(t *testing.T, s *stable) {
 	for _, obj := range []client.Object{releaseObject(platform), sourceObject()} {
-		contains(t, waitCondition(t, s.w, obj, v1alpha1.ConditionInsecure, "True", "DevelopmentDoor"), "--allow-loopback-registries")
+		contains(t, waitCondition(t, s.w, obj, v1alpha1.ConditionInsecure, "True", "InsecureOptions"), "--allow-loopback-registries")
 	}
 	contains(t, s.page(t, "Insecure"), "--allow-loopback-registries")
-	all, err := s.w.Git.StatusLog(t.Context(), world.Cluster, "--format=%h %(trailers:key=Lockstep-Insecure,separator=%x2C)")
+	all, err := s.w.Git.StatusLog(t.Context(), env.Cluster, "--format=%h %(trailers:key=Lockstep-Insecure,separator=%x2C)")
 	must(t, err)
 	for line := range strings.Lines(all) {
 		if hash, trailer, _ := strings.Cut(strings.TrimSpace(line), " "); trailer != "Lockstep-Insecure: True" {
@@ -237,7 +237,7 @@ func testPeers(t *testing.T, s *stable) {
 	must(t, err)
 	allowed := s.w.Path("allowed-signers")
 	must(t, os.WriteFile(allowed, append([]byte("status@prod "), public...), 0o600))
-	log, err := s.w.Git.StatusLog(t.Context(), world.Cluster, "--format=%H")
+	log, err := s.w.Git.StatusLog(t.Context(), env.Cluster, "--format=%H")
 	must(t, err)
 	hashes := strings.Fields(log)
 	if len(hashes) < 5 {
@@ -273,7 +273,7 @@ func testWall7(t *testing.T, s *stable) {
 
 	s.declares(t, "1.1.31", release(t, s.w, platformRelease("1.1.31", map[string]string{"service.yaml": service})))
 	waitApplied(t, s.w, platform, "1.1.31")
-	must(t, world.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
 		if err := s.w.Client.Get(ctx, client.ObjectKeyFromObject(cm("made")), cm("made")); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("ConfigMap made, which left the release, is there still: %w", err)
 		}
@@ -293,10 +293,10 @@ func testWall7(t *testing.T, s *stable) {
 
 // waitSlice returns the EndpointSlice that Kubernetes made for the Service,
 // with the label that it copied.
-func waitSlice(t *testing.T, w *world.World, label string) *discoveryv1.EndpointSlice {
+func waitSlice(t *testing.T, w *env.Env, label string) *discoveryv1.EndpointSlice {
 	t.Helper()
 	var slice *discoveryv1.EndpointSlice
-	must(t, world.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
+	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
 		var list discoveryv1.EndpointSliceList
 		if err := w.Client.List(ctx, &list, client.InNamespace(platform)); err != nil {
 			return err

@@ -160,7 +160,7 @@ func (cfg Config) look(ctx context.Context, nodes map[string]*node) error {
 // update brings one Node up to date: made once, status at each change, lease
 // while the kubelet lives.
 func (cfg Config) update(ctx context.Context, n *node, dir string) error {
-	machine, err := sim.Look(dir)
+	machine, err := sim.Inspect(dir)
 	if err != nil {
 		return err
 	}

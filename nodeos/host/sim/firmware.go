@@ -201,8 +201,8 @@ type Status struct {
 	NoNetwork bool
 }
 
-// Look returns the status of the machine in dir.
-func Look(dir string) (Status, error) {
+// Inspect returns the status of the machine in dir.
+func Inspect(dir string) (Status, error) {
 	d := disk{dir: dir}
 	c, err := d.read()
 	if err != nil {

@@ -115,7 +115,7 @@ func (h *Host) Inspect(context.Context) (nodeos.Inventory, error) {
 
 // Health implements nodeos.Inspector.
 func (h *Host) Health(context.Context) error {
-	s, err := Look(h.cfg.Dir)
+	s, err := Inspect(h.cfg.Dir)
 	switch {
 	case err != nil:
 		return err

@@ -182,7 +182,7 @@ func TestBootTakesItsTimeAndEndsWithItsContext(t *testing.T) {
 	if _, err := Boot(t.Context(), m.dir, BootOptions{Sleep: func(context.Context, time.Duration) error { return ended }}); !errors.Is(err, ended) {
 		t.Errorf("got %v", err)
 	}
-	if s, err := Look(m.dir); err != nil || s.Up {
+	if s, err := Inspect(m.dir); err != nil || s.Up {
 		t.Errorf("a machine whose boot was ended is up: %+v, %v", s, err)
 	}
 }
@@ -190,21 +190,21 @@ func TestBootTakesItsTimeAndEndsWithItsContext(t *testing.T) {
 func TestLookSaysWhenTheMachineIsDown(t *testing.T) {
 	m := newMachine(t)
 	h := m.Boot(t)
-	s, err := Look(m.dir)
+	s, err := Inspect(m.dir)
 	if err != nil || !s.Up || !s.Healthy || s.Document.KubeletVersion != "v1.37.0" {
 		t.Fatalf("got %+v, %v", s, err)
 	}
 	if err := h.Restart(t.Context(), nodeos.RebootRestart); !nodeos.IsRebootError(err) {
 		t.Fatal(err)
 	}
-	if s, err = Look(m.dir); err != nil || s.Up {
+	if s, err = Inspect(m.dir); err != nil || s.Up {
 		t.Errorf("after a restart: %+v, %v", s, err)
 	}
 	m.Boot(t)
 	if err := PowerOff(m.dir); err != nil {
 		t.Fatal(err)
 	}
-	if s, err = Look(m.dir); err != nil || s.Up {
+	if s, err = Inspect(m.dir); err != nil || s.Up {
 		t.Errorf("without power: %+v, %v", s, err)
 	}
 }

@@ -171,7 +171,7 @@ func (b *bed) leader(holder string) *Executor {
 	b.t.Helper()
 	e, err := New(Config{
 		Ledger:   b.store(),
-		World:    Cluster{Cached: b.user, Live: b.user, Namespace: v1alpha1.Namespace, Now: b.clock},
+		Facts:    Cluster{Cached: b.user, Live: b.user, Namespace: v1alpha1.Namespace, Now: b.clock},
 		Agents:   agents{b},
 		Cordoner: drain.NewCordoner(b.kube.CoreV1().Nodes()), Evictor: drain.NewEvictor(drain.Config{Client: b.kube}),
 		ClusterUID: simCluster, Holder: holder, Now: b.clock, GlobalLimit: -1,
@@ -198,7 +198,7 @@ func (b *bed) round(e *Executor) Result {
 	if err := b.admin.Get(b.t.Context(), client.ObjectKeyFromObject(b.pool), &pool); err != nil {
 		b.t.Fatal(err)
 	}
-	result, err := e.Pass(b.t.Context(), Pool{NodeOS: &pool, Product: "os"})
+	result, err := e.Sync(b.t.Context(), Pool{NodeOS: &pool, Product: "os"})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestAPoolIsUpgradedUnderTheReconcilersRole(t *testing.T) {
 	if err := b.admin.Get(t.Context(), client.ObjectKeyFromObject(b.pool), &pool); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Pass(t.Context(), Pool{NodeOS: &pool, Product: "os"}); !errors.Is(err, ledger.ErrSuperseded) {
+	if _, err := e.Sync(t.Context(), Pool{NodeOS: &pool, Product: "os"}); !errors.Is(err, ledger.ErrSuperseded) {
 		t.Fatalf("the old leader goes on: %v", err)
 	}
 	done := b.until(next, "all hosts are updated", settledOn)

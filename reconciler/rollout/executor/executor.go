@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/drain"
@@ -39,8 +39,8 @@ type Ledger interface {
 	Acquire(ctx context.Context, clusterUID, holder string, reported []uint64) (ledger.Fence, error)
 }
 
-// World reads the cluster.
-type World interface {
+// Facts reads the cluster.
+type Facts interface {
 	// Observe returns the members of the pool: what it selects, and the nodes
 	// that hold one of the slots. A slot whose Node isn't among them is that
 	// of a deleted Node: Observe has asked the API server itself.
@@ -116,7 +116,7 @@ type FencedError interface {
 // Config makes an Executor. All but the last four are needed.
 type Config struct {
 	Ledger   Ledger
-	World    World
+	Facts    Facts
 	Agents   Agents
 	Cordoner Cordoner
 	Evictor  Evictor
@@ -149,7 +149,7 @@ type Executor struct {
 // New checks the configuration.
 func New(c Config) (*Executor, error) {
 	switch {
-	case c.Ledger == nil, c.World == nil, c.Agents == nil, c.Cordoner == nil, c.Evictor == nil, c.Now == nil:
+	case c.Ledger == nil, c.Facts == nil, c.Agents == nil, c.Cordoner == nil, c.Evictor == nil, c.Now == nil:
 		return nil, errors.New("rollout executor: Ledger, World, Agents, Cordoner, Evictor and Now are needed")
 	case c.ClusterUID == "" || c.Holder == "":
 		return nil, errors.New("rollout executor: the cluster's UID (that of the namespace kube-system) and a holder's name are needed")
@@ -211,10 +211,10 @@ type Result struct {
 	Again time.Duration
 }
 
-// Pass looks at the pool once, plans and does the steps. The error is
+// Sync looks at the pool once, plans and does the steps. The error is
 // ledger.ErrSuperseded when another leader has taken over: stop leading. Lost
 // races and refused steps are no errors.
-func (e *Executor) Pass(ctx context.Context, p Pool) (Result, error) {
+func (e *Executor) Sync(ctx context.Context, p Pool) (Result, error) {
 	pool, err := rollout.PoolOf(p.NodeOS)
 	if err != nil {
 		return Result{}, err
@@ -265,7 +265,7 @@ func (e *Executor) note(uid string, err error) {
 	if len(e.refused) >= maxRefused {
 		clear(e.refused)
 	}
-	e.refused[uid] = foreign.Line(err.Error())
+	e.refused[uid] = sanitize.Line(err.Error())
 }
 
 func (e *Executor) lastRefusal(uid string) string {

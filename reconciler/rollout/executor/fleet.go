@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/fleet"
 	"github.com/lockstep-dev/lockstep/reconciler/rollout"
@@ -32,7 +32,7 @@ func (f Fleet) Observed(hostID string) rollout.Agent {
 	case !state.Connected:
 		out := rollout.Agent{Problem: "the agent can't be reached", CertificateExpires: state.About.CertificateExpires}
 		if state.Err != nil {
-			out.Problem = foreign.Line(state.Err.Error())
+			out.Problem = sanitize.Line(state.Err.Error())
 		}
 		return out
 	}

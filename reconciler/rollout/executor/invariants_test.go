@@ -48,7 +48,7 @@ func pass(ctx context.Context, w *world, e *Executor) (alive bool, err error) {
 			alive, err = false, nil
 		}
 	}()
-	_, err = e.Pass(ctx, Pool{NodeOS: w.pool.DeepCopy(), Product: "os"})
+	_, err = e.Sync(ctx, Pool{NodeOS: w.pool.DeepCopy(), Product: "os"})
 	return true, err
 }
 
@@ -278,7 +278,7 @@ func settle(ctx context.Context, t *rapid.T, w *world, l *leaders) {
 			return
 		}
 	}
-	r, err := l.two[0].Pass(ctx, Pool{NodeOS: w.pool.DeepCopy(), Product: "os"})
+	r, err := l.two[0].Sync(ctx, Pool{NodeOS: w.pool.DeepCopy(), Product: "os"})
 	t.Fatalf("the pool never reaches its target: err=%v\nslots %+v\nwaiting %+v\nconditions %+v\nnodes %v", err, w.doc.Slots, r.Decision.Waiting, r.Decision.Status.Conditions, w.describe())
 }
 

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/drain"
@@ -42,7 +42,7 @@ func (r *run) observe(ctx context.Context, doc ledger.Document) (rollout.Input, 
 			slots[uid] = s
 		}
 	}
-	obs, err := r.e.cfg.World.Observe(ctx, r.nodeOS, slots)
+	obs, err := r.e.cfg.Facts.Observe(ctx, r.nodeOS, slots)
 	if err != nil {
 		return rollout.Input{}, fmt.Errorf("observe the pool %s: %w", r.pool.Name, err)
 	}
@@ -72,7 +72,7 @@ func (r *run) observe(ctx context.Context, doc ledger.Document) (rollout.Input, 
 // mismatch says why the facts aren't those of the node; empty if they may be.
 func mismatch(n rollout.Node, f *nodeos.HostFacts) string {
 	if f.NodeName != "" && f.NodeName != n.Name {
-		return foreign.Line("the agent says that it's on node " + f.NodeName)
+		return sanitize.Line("the agent says that it's on node " + f.NodeName)
 	}
 	return ""
 }
@@ -82,7 +82,7 @@ func (r *run) ask(ctx context.Context, m *rollout.Member, s ledger.Slot) {
 	id := r.obs.HostIDs[m.Node.UID]
 	facts, err := r.e.cfg.Agents.Facts(ctx, id)
 	if err != nil {
-		m.Agent.Facts, m.Agent.Problem = nil, foreign.Line(err.Error())
+		m.Agent.Facts, m.Agent.Problem = nil, sanitize.Line(err.Error())
 	} else {
 		m.Agent.Facts, m.Agent.Problem = &facts, mismatch(m.Node, &facts)
 		if m.Agent.Problem != "" {
@@ -93,13 +93,13 @@ func (r *run) ask(ctx context.Context, m *rollout.Member, s ledger.Slot) {
 	case ledger.Claimed, ledger.Draining, ledger.Drained:
 		report, err := r.e.cfg.Evictor.Inspect(ctx, r.drainOf(m.Node.Name), r.e.cfg.Now())
 		if err != nil {
-			m.Pods = rollout.Pods{Blocking: foreign.Line(err.Error())}
+			m.Pods = rollout.Pods{Blocking: sanitize.Line(err.Error())}
 			return
 		}
 		m.Pods = rollout.Pods{Known: true, Remaining: report.Remaining, Blocking: report.Blocking()}
 	case ledger.Verifying, ledger.Lost, ledger.Rebooting:
 		if m.Agent.Facts != nil {
-			m.Health = r.e.cfg.World.Health(ctx, s, m.Agent.Facts, r.checks)
+			m.Health = r.e.cfg.Facts.Health(ctx, s, m.Agent.Facts, r.checks)
 		}
 	default:
 	}
@@ -191,7 +191,7 @@ func (r *run) do(ctx context.Context, s rollout.Step) error {
 		return r.e.cfg.Cordoner.Uncordon(ctx, s.Node, s.NodeUID, s.Slot.Owner())
 	default:
 	}
-	n, err := r.e.cfg.World.Node(ctx, s.Node)
+	n, err := r.e.cfg.Facts.Node(ctx, s.Node)
 	if err != nil {
 		return err
 	}

@@ -268,7 +268,7 @@ func (c simCordoner) Cordon(_ context.Context, name, uid, owner string) error {
 		case n.Unschedulable && n.CordonedBy == owner:
 			return nil
 		case n.Unschedulable:
-			return drain.ErrForeignCordon
+			return drain.ErrCordonedExternally
 		}
 		n.Unschedulable, n.CordonedBy = true, owner
 		return nil
@@ -583,7 +583,7 @@ func (w *world) setTarget(n int) {
 
 func (w *world) executor(holder string) *Executor {
 	return &Executor{refused: map[string]string{}, cfg: Config{
-		Ledger: ledger.NewStore(simMaps{w}), World: simWorld{w}, Agents: simAgents{w}, Cordoner: simCordoner{w}, Evictor: simEvictor{w},
+		Ledger: ledger.NewStore(simMaps{w}), Facts: simWorld{w}, Agents: simAgents{w}, Cordoner: simCordoner{w}, Evictor: simEvictor{w},
 		ClusterUID: simCluster, Holder: holder, Now: func() time.Time { return w.now }, GlobalLimit: -1, Workers: 1, Poll: defaultPoll,
 	}}
 }

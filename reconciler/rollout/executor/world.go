@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/lockstep-dev/lockstep/config/foreign"
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/gate"
@@ -146,7 +146,7 @@ func (c Cluster) Health(ctx context.Context, slot ledger.Slot, facts *nodeos.Hos
 		in.Node = &node
 		in.Draining = node.Annotations[v1alpha1.AnnotationCordonedBy] == slot.Owner()
 	case !apierrors.IsNotFound(err):
-		return rollout.Health{Blocking: foreign.Line(err.Error())}
+		return rollout.Health{Blocking: sanitize.Line(err.Error())}
 	}
 	var pods corev1.PodList
 	err := c.Live.List(ctx, &pods, &client.ListOptions{
@@ -225,7 +225,7 @@ func member(node *corev1.Node, host *v1alpha1.Host, n *v1alpha1.NodeOS) rollout.
 	}
 	for _, brake := range []string{v1alpha1.AnnotationHold, v1alpha1.AnnotationPaused} {
 		if why, ok := host.Annotations[brake]; ok && m.Hold == "" {
-			m.Hold = foreign.Line(why)
+			m.Hold = sanitize.Line(why)
 			if m.Hold == "" {
 				m.Hold = "no reason was given"
 			}
@@ -304,7 +304,7 @@ func (c Cluster) quorumOfPods(ctx context.Context, s *v1alpha1.NodeSelector) rol
 	}
 	var pods corev1.PodList
 	if err := c.Live.List(ctx, &pods, &client.ListOptions{LabelSelector: selector, Limit: maxVoters}); err != nil {
-		return rollout.Quorum{Problem: foreign.Line(err.Error())}
+		return rollout.Quorum{Problem: sanitize.Line(err.Error())}
 	}
 	if pods.Continue != "" {
 		return rollout.Quorum{Problem: fmt.Sprintf("more than %d pods match its podSelector", maxVoters)}

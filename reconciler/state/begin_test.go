@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package state
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestAReleaseThatBeginsIsWhatTheNextProcessGoesOnWith(t *testing.T) {
+	client := configMaps(t)
+	s := New(client)
+	first, next := Accepted{Version: "1.0.0", Image: "a"}, Accepted{Version: "1.1.0", Image: "b"}
+	chosen := func() Accepted {
+		t.Helper()
+		again := New(client)
+		if err := again.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if c := again.Release("platform").Accepted; c != nil {
+			return *c
+		}
+		return Accepted{}
+	}
+	for _, want := range []Accepted{first, next, next, first} {
+		if err := s.BeginRelease(t.Context(), "platform", want); err != nil {
+			t.Fatal(err)
+		}
+		if got := chosen(); got.Version != want.Version || got.Image != want.Image {
+			t.Errorf("a new process goes on with %+v, want %+v", got, want)
+		}
+	}
+	// A way back to it is told apart from what is level, by a wait that it had.
+	back := first
+	back.State = "RollingBack"
+	waiting := back
+	waiting.Waits = []Wait{{Object: Object{Kind: "Pod", Name: "web"}}}
+	for _, step := range []struct {
+		name  string
+		write func() error
+		want  Accepted
+	}{
+		{"begun", func() error { return s.BeginRelease(t.Context(), "platform", back) }, back},
+		{"waiting", func() error { return s.SetAccepted(t.Context(), "platform", waiting, nil) }, waiting},
+		{"begun by the next process", func() error { return s.BeginRelease(t.Context(), "platform", back) }, waiting},
+		{"level", func() error { return s.SetAccepted(t.Context(), "platform", first, nil) }, first},
+		{"kept by the next process", func() error { return s.BeginRelease(t.Context(), "platform", first) }, first},
+	} {
+		if err := step.write(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(step.want, chosen()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
