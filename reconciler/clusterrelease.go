@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/blang/semver/v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/config/version"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
@@ -299,7 +299,7 @@ func stateOf(record state.Release, desired worker.Desired) payload.State {
 		}
 	} else if c := record.Accepted; c != nil && c.State != "" {
 		// What is there is neither: the objects of c have begun to come.
-		if lower(desired.Version, c.Version) {
+		if version.IsRollback(c.Version, desired.Version) {
 			return payload.RollingBack
 		}
 		return payload.Updating
@@ -308,17 +308,10 @@ func stateOf(record state.Release, desired worker.Desired) payload.State {
 	if last.Version == desired.Version && last.Image == desired.Image && last.Path == desired.Path {
 		return payload.Reconciling
 	}
-	if lower(desired.Version, last.Version) {
+	if version.IsRollback(last.Version, desired.Version) {
 		return payload.RollingBack
 	}
 	return payload.Updating
-}
-
-// lower compares semantic versions; what isn't one is never lower.
-func lower(a, b string) bool {
-	va, errA := semver.ParseTolerant(a)
-	vb, errB := semver.ParseTolerant(b)
-	return errA == nil && errB == nil && va.LT(vb)
 }
 
 // remember keeps, apart from status, which release is being applied and which

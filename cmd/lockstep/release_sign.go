@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/build"
 	"github.com/lockstep-dev/lockstep/payload/registry"
@@ -107,7 +108,7 @@ func signPath(out io.Writer, dir string, k *build.Key) error {
 		return invalid(err)
 	}
 	file := filepath.Join(dir, verify.SignatureFile)
-	old, err := readBounded(file, maxTrustFile)
+	old, err := files.Read(file, maxTrustFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -115,7 +116,7 @@ func signPath(out io.Writer, dir string, k *build.Key) error {
 	if err != nil {
 		return invalid(err)
 	}
-	if err := writeFile(file, raw, 0o644); err != nil {
+	if err := files.Write(file, raw, 0o644); err != nil {
 		return err
 	}
 	return say(out, "signed %s (%s) with %s in %s\n", dir, digest, k.Fingerprint(), file)

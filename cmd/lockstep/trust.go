@@ -8,14 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/build"
 )
@@ -64,7 +63,7 @@ hand.`,
 
 // signTrust signs a document or an envelope with the keys in files.
 func signTrust(out io.Writer, file, output string, keyFiles []string) error {
-	raw, err := readBounded(file, maxTrustFile)
+	raw, err := files.Read(file, maxTrustFile)
 	if err != nil {
 		return err
 	}
@@ -86,7 +85,7 @@ func signTrust(out io.Writer, file, output string, keyFiles []string) error {
 	if err != nil {
 		return invalid(fmt.Errorf("%s: %w", file, err))
 	}
-	if err := writeFile(output, sealed, 0o644); err != nil {
+	if err := files.Write(output, sealed, 0o644); err != nil {
 		return err
 	}
 	return trustStatus(out, output, time.Now())
@@ -107,7 +106,7 @@ func newTrustStatusCommand() *cobra.Command {
 // trustStatus prints a document: first whether it could be in force, then who
 // can do what.
 func trustStatus(out io.Writer, file string, now time.Time) error {
-	raw, err := readBounded(file, maxTrustFile)
+	raw, err := files.Read(file, maxTrustFile)
 	if err != nil {
 		return err
 	}
@@ -202,7 +201,7 @@ func checkTrust(out io.Writer, current, next string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	raw, err := readBounded(next, maxTrustFile)
+	raw, err := files.Read(next, maxTrustFile)
 	if err != nil {
 		return err
 	}
@@ -222,7 +221,7 @@ func checkTrust(out io.Writer, current, next string, now time.Time) error {
 // loadTrust reads an envelope that a person names as the one in force: its own
 // signatures must hold.
 func loadTrust(file string, now time.Time) (trust.Accepted, error) {
-	raw, err := readBounded(file, maxTrustFile)
+	raw, err := files.Read(file, maxTrustFile)
 	if err != nil {
 		return trust.Accepted{}, err
 	}
@@ -252,7 +251,7 @@ func until(t, now time.Time) string {
 // loadKey reads a private key file; its password comes from the environment or
 // the terminal.
 func loadKey(file string) (*build.Key, error) {
-	b, err := readBounded(file, build.MaxKeyFile)
+	b, err := files.Read(file, build.MaxKeyFile)
 	if err != nil {
 		return nil, err
 	}
@@ -261,42 +260,6 @@ func loadKey(file string) (*build.Key, error) {
 		return nil, invalid(fmt.Errorf("key %s: %w", file, err))
 	}
 	return k, nil
-}
-
-// readBounded reads a file of at most limit bytes.
-func readBounded(file string, limit int64) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
-	if int64(len(b)) > limit {
-		return nil, fmt.Errorf("%s has more than %d bytes", file, limit)
-	}
-	return b, nil
-}
-
-// writeFile writes a file by way of another name, so that a reader never sees
-// half of it and a crash leaves the old one.
-func writeFile(file string, b []byte, mode os.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(file), ".lockstep-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", file, err)
-	}
-	return os.Rename(f.Name(), file)
 }
 
 // explain returns the text of an error: a refusal in several lines, anything

@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/term"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/build"
 )
@@ -156,10 +157,10 @@ func (o *trustInit) run(out io.Writer, now time.Time) error {
 	if err != nil {
 		return invalid(err)
 	}
-	if err := errors.Join(writeFile(o.file("trust.yaml"), document, 0o644), writeFile(o.file("root.json"), sealed, 0o644)); err != nil {
+	if err := errors.Join(files.Write(o.file("trust.yaml"), document, 0o644), files.Write(o.file("root.json"), sealed, 0o644)); err != nil {
 		return err
 	}
-	if err := writeFile(o.file("trustpolicy.yaml"), policyManifest(sealed), 0o644); err != nil {
+	if err := files.Write(o.file("trustpolicy.yaml"), policyManifest(sealed), 0o644); err != nil {
 		return err
 	}
 	return o.report(out, p, now, trust.DigestOf(document))
@@ -243,7 +244,7 @@ func (o *trustInit) writeKey(name string, k *build.Key) error {
 		}
 		public = []byte(line + " " + name + "\n")
 	}
-	return errors.Join(writeFile(o.file(name+".key"), private, 0o600), writeFile(o.file(name+".pub"), public, 0o644))
+	return errors.Join(files.Write(o.file(name+".key"), private, 0o600), files.Write(o.file(name+".pub"), public, 0o644))
 }
 
 // policyManifest returns the object that carries an envelope to a cluster.
@@ -309,7 +310,7 @@ func askPassword(prompt string) ([]byte, error) {
 // and a terminal there is none.
 func newKeyPassword(file string) ([]byte, error) {
 	if file != "" {
-		b, err := readBounded(file, build.MaxKeyFile)
+		b, err := files.Read(file, build.MaxKeyFile)
 		return bytes.TrimRight(b, "\r\n"), err
 	}
 	if p, ok := passwordFromEnvironment(); ok {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/blang/semver/v4"
 
+	"github.com/lockstep-dev/lockstep/config/version"
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
@@ -33,11 +34,11 @@ func blocking(name, format string, args ...any) []Violation {
 // versions returns the current and the target version; ok is false before the
 // first release or if one of them can't be compared.
 func (f *Facts) versions() (current, target semver.Version, ok bool) {
-	current, err := semver.ParseTolerant(f.Current)
+	current, err := version.Parse(f.Current)
 	if err != nil || f.Target == nil {
 		return current, target, false
 	}
-	target, err = semver.ParseTolerant(f.Target.Version)
+	target, err = version.Parse(f.Target.Version)
 	return current, target, err == nil
 }
 
@@ -67,8 +68,8 @@ func rollback(f *Facts) []Violation {
 // people in it on a guess would be worse.
 func (f *Facts) retreat(target semver.Version) []Violation {
 	server, known := f.server()
-	applying, err := semver.ParseTolerant(f.Applying)
-	carried, unsaid := semver.Parse(f.Target.Kubernetes)
+	applying, err := version.Parse(f.Applying)
+	carried, unsaid := version.Parse(f.Target.Kubernetes)
 	if err != nil || unsaid != nil || !known || target.GTE(applying) || !before(carried, server) {
 		return nil
 	}
@@ -83,7 +84,7 @@ func (f *Facts) retreat(target semver.Version) []Violation {
 // such a list carries no Kubernetes.
 func (f *Facts) crossesBack(current, target semver.Version) string {
 	server, known := f.server()
-	if carried, err := semver.Parse(f.Target.Kubernetes); err == nil && known {
+	if carried, err := version.Parse(f.Target.Kubernetes); err == nil && known {
 		if before(carried, server) {
 			return fmt.Sprintf("%s carries Kubernetes %s, and %s runs", target, carried, server)
 		}
@@ -102,8 +103,8 @@ func before(a, b semver.Version) bool {
 
 // server is the version of the API server, if it's known.
 func (f *Facts) server() (semver.Version, bool) {
-	version, err := semver.ParseTolerant(f.APIServer)
-	return version, err == nil
+	running, err := version.Parse(f.APIServer)
+	return running, err == nil
 }
 
 // preceding is the newest completed version besides the current one.
@@ -130,7 +131,7 @@ func giantHop(f *Facts) []Violation {
 	if !ok || target.LT(current) {
 		return nil
 	}
-	if minimum, err := semver.ParseTolerant(f.Target.MinimumVersion); err == nil && current.LT(minimum) {
+	if minimum, err := version.Parse(f.Target.MinimumVersion); err == nil && current.LT(minimum) {
 		return blocking(GiantHop, "%s can be reached from %s on only, and %s runs; update to that first", target, minimum, current)
 	}
 	switch {
@@ -176,7 +177,7 @@ func (f *Facts) lagging() []string {
 	}
 	var nodes []string
 	for _, node := range slices.Sorted(maps.Keys(f.Kubelets)) {
-		kubelet, err := semver.ParseTolerant(f.Kubelets[node])
+		kubelet, err := version.Parse(f.Kubelets[node])
 		if err == nil && kubelet.Major == server.Major && kubelet.Minor+maxKubeletAge <= server.Minor {
 			nodes = append(nodes, fmt.Sprintf("%s (%s)", node, kubelet))
 		}
@@ -188,11 +189,11 @@ func (f *Facts) lagging() []string {
 }
 
 func versionFloor(f *Facts) []Violation {
-	floor, err := semver.ParseTolerant(f.Floor)
+	floor, err := version.Parse(f.Floor)
 	if err != nil || f.Target == nil {
 		return nil
 	}
-	target, err := semver.ParseTolerant(f.Target.Version)
+	target, err := version.Parse(f.Target.Version)
 	if err != nil || target.GTE(floor) {
 		return nil
 	}
@@ -213,13 +214,13 @@ func hostSkew(f *Facts) []Violation {
 	}
 	where, decided := "the API server is", false
 	if f.Target != nil {
-		if carried, err := semver.Parse(f.Target.Kubernetes); err == nil {
+		if carried, err := version.Parse(f.Target.Kubernetes); err == nil {
 			server, where, decided = carried, "the release's API server is", true
 		}
 	}
 	var newer, older []string
 	for _, node := range slices.Sorted(maps.Keys(f.Kubelets)) {
-		kubelet, err := semver.ParseTolerant(f.Kubelets[node])
+		kubelet, err := version.Parse(f.Kubelets[node])
 		switch {
 		case err != nil:
 		case before(server, kubelet):

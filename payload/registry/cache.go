@@ -23,6 +23,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
@@ -70,7 +71,7 @@ func NewCache(inner Reader, dir string, now func() time.Time) (*Cache, error) {
 
 // away reports whether an error means that the registry gave no answer.
 func away(err error) bool {
-	var limit *LimitError
+	var limit *files.LimitError
 	var refused *trust.Refusal
 	return err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, context.Canceled) &&
 		!errors.As(err, &limit) && !errors.As(err, &refused)

@@ -28,6 +28,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
@@ -222,7 +223,7 @@ func noReferrers(err error) bool {
 // Bytes returns a whole small blob, checked against its digest.
 func (c *Client) Bytes(ctx context.Context, repo string, d Descriptor, limit int64) ([]byte, error) {
 	if d.Size > limit {
-		return nil, &LimitError{What: "blob " + d.Digest.Short(), Limit: limit, Value: d.Size}
+		return nil, &files.LimitError{What: "blob " + d.Digest.Short(), Limit: limit, Value: d.Size}
 	}
 	var out []byte
 	read := func(l location, in io.ReadCloser) error {
@@ -315,31 +316,13 @@ type Stream struct {
 	Start int64
 }
 
-// LimitError says that something is larger than allowed.
-type LimitError struct {
-	What         string
-	Limit, Value int64
-}
-
-// Error names the thing, the limit and the value; the value of a stream that
-// was cut off is the limit plus one.
-func (e *LimitError) Error() string {
-	return fmt.Sprintf("%s has %d bytes or more, at most %d are allowed", e.What, e.Value, e.Limit)
-}
-
-// Reason returns the word for the condition.
-func (e *LimitError) Reason() string { return string(trust.LimitExceeded) }
-
-// readAll reads at most limit bytes and fails above.
+// readAll reads an answer of at most limit bytes.
 func readAll(r io.Reader, limit int64) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if err != nil {
+	b, err := files.ReadAll(r, limit, "the answer")
+	if limited := (*files.LimitError)(nil); err != nil && !errors.As(err, &limited) {
 		return nil, plainError(err)
 	}
-	if int64(len(b)) > limit {
-		return nil, &LimitError{What: "the answer", Limit: limit, Value: int64(len(b))}
-	}
-	return b, nil
+	return b, err
 }
 
 // drain lets the connection be used again if little is left to read.

@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
@@ -308,7 +309,7 @@ func TestWallEightAnswersAreBounded(t *testing.T) {
 		}
 	}))
 	c := client(t, Config{}, Options{AllowLoopback: true})
-	var limit *LimitError
+	var limit *files.LimitError
 	if _, err := c.Tagged(t.Context(), s.host+"/a/b", "x"); !errors.As(err, &limit) || limit.Reason() != "LimitExceeded" {
 		t.Errorf("a large manifest: %v", err)
 	}

@@ -10,12 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/lockstep-dev/lockstep/config/files"
 )
 
 // The limits of the registries file and of the files that it names.
@@ -98,7 +99,7 @@ func LoadConfig(path string) (Config, error) {
 	if path == "" {
 		return Config{}, nil
 	}
-	b, err := readFile(path, maxConfig)
+	b, err := files.Read(path, maxConfig)
 	if err != nil {
 		return Config{}, fmt.Errorf("registries file: %w", err)
 	}
@@ -140,7 +141,7 @@ func (h Host) pool() (*x509.CertPool, error) {
 	if h.CA == "" {
 		return nil, nil
 	}
-	b, err := readFile(h.CA, maxConfig)
+	b, err := files.Read(h.CA, maxConfig)
 	if err != nil {
 		return nil, fmt.Errorf("ca of registry %s: %w", h.Host, err)
 	}
@@ -157,7 +158,7 @@ func (h Host) Authorization() (*authn.AuthConfig, error) {
 	c := h.Credentials
 	switch {
 	case c.PasswordFile != "":
-		b, err := readFile(c.PasswordFile, maxCredential)
+		b, err := files.Read(c.PasswordFile, maxCredential)
 		if err != nil {
 			return nil, fmt.Errorf("password of registry %s: %w", h.Host, err)
 		}
@@ -172,7 +173,7 @@ func (h Host) Authorization() (*authn.AuthConfig, error) {
 // dockerConfig reads the host's entry of a Docker configuration file. Helpers
 // and stores that it names aren't run.
 func (h Host) dockerConfig() (*authn.AuthConfig, error) {
-	b, err := readFile(h.Credentials.DockerConfig, maxCredential)
+	b, err := files.Read(h.Credentials.DockerConfig, maxCredential)
 	if err != nil {
 		return nil, fmt.Errorf("credentials of registry %s: %w", h.Host, err)
 	}
@@ -196,21 +197,4 @@ func (h Host) authenticator() authn.Authenticator {
 		return authn.Anonymous
 	}
 	return h
-}
-
-// readFile reads a file of at most limit bytes.
-func readFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(b)) > limit {
-		return nil, fmt.Errorf("%s has more than %d bytes", path, limit)
-	}
-	return b, nil
 }

@@ -19,9 +19,8 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
@@ -32,18 +31,15 @@ type Limits struct {
 	Bytes int64
 	// Entries counts files and directories.
 	Entries int
-	// Depth is how many elements a path may have.
+	// Depth is how many directories may contain each other.
 	Depth int
 }
 
 // The default limits: those of a release payload.
 const (
-	DefaultBytes   = 64 << 20
+	DefaultBytes   = files.MaxTreeBytes
 	DefaultEntries = 25_000
-	DefaultDepth   = 16
-
-	maxPath    = 1024
-	maxElement = 255
+	DefaultDepth   = files.MaxTreeDepth
 )
 
 func (l Limits) withDefaults() Limits {
@@ -142,12 +138,12 @@ func (b *Builder) File(name string, r io.Reader) error {
 		return forbidden(name, "it's there twice")
 	}
 	left := b.limits.Bytes - b.bytes
-	data, err := io.ReadAll(io.LimitReader(r, left+1))
+	data, err := files.ReadAll(r, left, "the tree")
+	if limited := (*files.LimitError)(nil); errors.As(err, &limited) {
+		return exceeded(name, "the tree has more than %d bytes", b.limits.Bytes)
+	}
 	if err != nil {
 		return fmt.Errorf("entry %q: %w", sanitize.Line(name), err)
-	}
-	if int64(len(data)) > left {
-		return exceeded(name, "the tree has more than %d bytes", b.limits.Bytes)
 	}
 	b.bytes += int64(len(data))
 	return b.insert(name, p, &node{name: path.Base(p), data: data, explicit: true})
@@ -169,7 +165,7 @@ func (b *Builder) Remove(name string) {
 	}
 	b.bytes -= int64(len(n.data))
 	delete(b.nodes, p)
-	delete(b.folded, fold(p))
+	delete(b.folded, files.Fold(p))
 	dir := b.nodes[path.Dir(p)]
 	dir.children = slices.DeleteFunc(dir.children, func(c string) bool { return c == n.name })
 }
@@ -185,24 +181,14 @@ func (b *Builder) Tree() *Tree {
 // checkPath refuses names that could lead outside or mean different things on
 // different systems. p is the name without "./".
 func (b *Builder) checkPath(name, p string) error {
-	switch {
-	case path.IsAbs(p):
-		return forbidden(name, "its path is absolute")
-	case len(p) > maxPath:
-		return exceeded(name, "its path has %d bytes, at most %d are allowed", len(p), maxPath)
-	case slices.Contains(strings.Split(p, "/"), ".."):
-		return forbidden(name, "its path leads outside")
-	case !fs.ValidPath(p) || p == ".":
-		return forbidden(name, "its path isn't a plain relative one")
-	case !utf8.ValidString(p) || strings.ContainsRune(p, '\\') || strings.ContainsFunc(p, unicode.IsControl):
-		return forbidden(name, "its path has a backslash, a control character or bytes that aren't UTF-8")
-	case strings.Count(p, "/") >= b.limits.Depth:
-		return exceeded(name, "its path is deeper than %d", b.limits.Depth)
-	}
-	for e := range strings.SplitSeq(p, "/") {
-		if len(e) > maxElement {
-			return exceeded(name, "a part of its path has %d bytes, at most %d are allowed", len(e), maxElement)
+	if err := files.CheckPath(p); err != nil {
+		if limited := (*files.LimitError)(nil); errors.As(err, &limited) {
+			return exceeded(name, "%v", err)
 		}
+		return forbidden(name, "%v", err)
+	}
+	if d := files.Depth(p); d > b.limits.Depth {
+		return exceeded(name, "it lies in %d directories, at most %d are allowed", d, b.limits.Depth)
 	}
 	return nil
 }
@@ -227,18 +213,15 @@ func (b *Builder) insert(name, p string, n *node) error {
 	if len(b.nodes) > b.limits.Entries {
 		return exceeded(name, "the tree has more than %d entries", b.limits.Entries)
 	}
-	if other, clash := b.folded[fold(p)]; clash {
+	if other, clash := b.folded[files.Fold(p)]; clash {
 		return forbidden(name, "it differs from %q in case only", sanitize.Line(other))
 	}
-	b.folded[fold(p)] = p
+	b.folded[files.Fold(p)] = p
 	b.nodes[p] = n
 	dir := b.nodes[path.Dir(p)]
 	dir.children = append(dir.children, n.name)
 	return nil
 }
-
-// fold maps names that some file systems take for the same to one string.
-func fold(s string) string { return strings.ToLower(strings.ToUpper(s)) }
 
 // Copy reads all regular files below dir in fsys; anything else but a
 // directory is an error.
@@ -309,7 +292,7 @@ func (t *Tree) Without(name string) *Tree {
 		c := *n
 		c.children = slices.Clone(n.children)
 		b.nodes[p] = &c
-		b.folded[fold(p)] = p
+		b.folded[files.Fold(p)] = p
 	}
 	b.Remove(name)
 	return b.Tree()

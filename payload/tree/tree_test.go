@@ -46,7 +46,7 @@ func TestWallNineRefusesEntries(t *testing.T) {
 		"with empty parts":               {[]string{"a//b"}, Limits{}, "ForbiddenContent"},
 		"over the count":                 {[]string{"a", "b", "c"}, Limits{Entries: 2}, "LimitExceeded"},
 		"over the bytes":                 {[]string{"a", "b"}, Limits{Bytes: 5}, "LimitExceeded"},
-		"over the depth":                 {[]string{"a/b/c"}, Limits{Depth: 2}, "LimitExceeded"},
+		"over the depth":                 {[]string{"a/b/c"}, Limits{Depth: 1}, "LimitExceeded"},
 		"over the length of a part":      {[]string{strings.Repeat("a", 256)}, Limits{}, "LimitExceeded"},
 		"over the length of a path":      {[]string{strings.Repeat("a/", 600) + "a"}, Limits{}, "LimitExceeded"},
 		"that a Turkish I would confuse": {[]string{"ſ", "s"}, Limits{}, "ForbiddenContent"},

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/registry"
 )
@@ -247,7 +248,7 @@ func (g *gatherer) bytes(ctx context.Context, l registry.Descriptor) ([]byte, bo
 
 // problem remembers what went wrong; that something isn't there is no problem.
 func (g *gatherer) problem(what string, err error) {
-	var limit *registry.LimitError
+	var limit *files.LimitError
 	switch {
 	case errors.Is(err, registry.ErrNotFound):
 	case errors.As(err, &limit):

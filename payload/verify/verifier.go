@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/registry"
@@ -209,7 +210,7 @@ func fetchFailed(subject, what string, err error) error {
 		Cause: trust.FetchFailed, Subject: sanitize.Line(subject), Found: what + " can't be fetched",
 		Wanted: "an answer of the registry", Retry: true, Err: err,
 	}
-	var limit *registry.LimitError
+	var limit *files.LimitError
 	var refused *trust.Refusal
 	switch {
 	case errors.As(err, &refused):

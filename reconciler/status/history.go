@@ -8,10 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/blang/semver/v4"
-
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/config/version"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -113,7 +112,7 @@ func begin(list []v1alpha1.ReleaseHistory, f *worker.HistoryFact, rollback *v1al
 	h := v1alpha1.ReleaseHistory{Version: f.Version, Image: f.Image, Path: f.Path, StartedTime: *stamp(f.Started)}
 	update(&h, f)
 	if len(list) > 0 {
-		if rollback != nil && rollback.To == f.Version && lower(f.Version, list[0].Version) {
+		if rollback != nil && rollback.To == f.Version && version.IsRollback(list[0].Version, f.Version) {
 			h.RollbackReason = sanitize.Clip(rollback.Reason, maxRisks)
 		}
 		if list[0].CompletionTime == nil {
@@ -122,13 +121,6 @@ func begin(list []v1alpha1.ReleaseHistory, f *worker.HistoryFact, rollback *v1al
 		}
 	}
 	return slices.Insert(list, 0, h)
-}
-
-// lower compares semantic versions; what isn't one is never lower.
-func lower(a, b string) bool {
-	va, errA := semver.ParseTolerant(a)
-	vb, errB := semver.ParseTolerant(b)
-	return errA == nil && errB == nil && va.LT(vb)
 }
 
 // prune drops the least telling entries.
@@ -215,10 +207,10 @@ func withinMinor(list []v1alpha1.ReleaseHistory, minors []string, i int) bool {
 
 // minorOf is the minor version that a version belongs to; a version that isn't
 // semantic is one of its own.
-func minorOf(version string) string {
-	v, err := semver.ParseTolerant(version)
+func minorOf(of string) string {
+	v, err := version.Parse(of)
 	if err != nil {
-		return version
+		return of
 	}
 	return fmt.Sprintf("%d.%d", v.Major, v.Minor)
 }

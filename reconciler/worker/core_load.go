@@ -10,8 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/blang/semver/v4"
-
+	"github.com/lockstep-dev/lockstep/config/version"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/precondition"
 )
@@ -178,11 +177,11 @@ func (a *accepted) sameContent(r Release) bool {
 // The first one of a process follows what an earlier process left; without a
 // word of that it is as the caller of Update says.
 func (c *core) stateFor(before *accepted) payload.State {
-	version, was := c.accepted.Version, c.restore
+	to, was := c.accepted.Version, c.restore
 	switch {
 	case c.initial:
 		return payload.Initializing
-	case before != nil && older(version, before.Version):
+	case before != nil && version.IsRollback(before.Version, to):
 		return payload.RollingBack
 	case before != nil:
 		return payload.Updating
@@ -192,7 +191,7 @@ func (c *core) stateFor(before *accepted) payload.State {
 		return was.State
 	case c.keeps(c.accepted.Desired):
 		return payload.Reconciling
-	case older(version, was.Accepted.Version), older(version, was.Applied.Version):
+	case version.IsRollback(was.Accepted.Version, to), version.IsRollback(was.Applied.Version, to):
 		return payload.RollingBack
 	default:
 		return payload.Updating
@@ -203,14 +202,6 @@ func (c *core) stateFor(before *accepted) payload.State {
 // level.
 func (c *core) keeps(d Desired) bool {
 	return !c.restore.Unfinished && c.restore.Applied.Equal(d)
-}
-
-// older reports whether a is a lower version than b; what isn't a version is
-// older than nothing.
-func older(a, b string) bool {
-	va, errA := semver.Parse(a)
-	vb, errB := semver.Parse(b)
-	return errA == nil && errB == nil && va.LT(vb)
 }
 
 // risks lists the waived violations.

@@ -16,6 +16,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/hiddeco/sshsig"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
@@ -44,18 +45,18 @@ func object(kind plumbing.ObjectType, data []byte) plumbing.EncodedObject {
 	return o
 }
 
-func buildTree(files map[string][]byte) (builtTree, error) {
+func buildTree(content map[string][]byte) (builtTree, error) {
 	var out builtTree
 	var raw bytes.Buffer
 	total := 0
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := sources.CheckName(name); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(content)) {
+		if err := files.CheckElement(name); err != nil {
 			return builtTree{}, wrap(ReasonInvalid, "status file", err)
 		}
-		if total += len(files[name]); total > maxPublish {
+		if total += len(content[name]); total > maxPublish {
 			return builtTree{}, refuse(ReasonLimitExceeded, fmt.Sprintf("status files have more than %d bytes", maxPublish))
 		}
-		blob := object(plumbing.BlobObject, files[name])
+		blob := object(plumbing.BlobObject, content[name])
 		h := blob.Hash()
 		raw.WriteString(modeFile + " " + name + "\x00")
 		raw.Write(h[:])

@@ -10,10 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
@@ -226,11 +226,8 @@ func (e treeEntry) sortKey() string {
 
 func (e treeEntry) check(dir string) error {
 	full := join(dir, e.name)
-	if !utf8.ValidString(e.name) {
-		return sources.NewTreeError(strings.ToValidUTF8(full, "?"), "name is not UTF-8")
-	}
-	if err := sources.CheckName(e.name); err != nil {
-		return sources.NewTreeError(full, "%v", err)
+	if err := files.CheckElement(e.name); err != nil {
+		return sources.NewTreeError(strings.ToValidUTF8(full, "?"), "%v", err)
 	}
 	switch e.mode {
 	case modeFile, modeExecutable, modeLink, modeDir:
