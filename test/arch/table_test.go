@@ -28,7 +28,7 @@ var imports = map[string][]string{
 	"sources/desired": {"config/sanitize", "config/v1alpha1", "sources", "config/crd"},
 	"sources/dir":     {"config/files", "config/sanitize", "sources"},
 	"sources/forge":   {"config/sanitize", "sources"},
-	"sources/git":     {"config/sanitize", "config/trust", "sources"},
+	"sources/git":     {"config/files", "config/sanitize", "config/trust", "sources"},
 	"sources/hook":    {"config/sanitize", "sources"},
 	// The conformance suite of sources.
 	"sources/sourcetest": {"sources"},
@@ -43,7 +43,7 @@ var imports = map[string][]string{
 	"payload/taskgraph":    {"payload"},
 	"payload/tree":         {"config/files", "config/sanitize", "config/trust"},
 	"payload/updates":      {"config/v1alpha1"},
-	"payload/verify":       {"config/sanitize", "config/trust", "payload/registry", "payload/tree"},
+	"payload/verify":       {"config/files", "config/sanitize", "config/trust", "payload/registry", "payload/tree"},
 
 	"nodeos":               {"config/version", "config/sanitize"},
 	"nodeos/agent":         {"config/files", "config/sanitize", "config/trust", "nodeos", "nodeos/agentpb", "nodeos/config", "nodeos/events", "nodeos/logs", "nodeos/mtls", "nodeos/platform", "nodeos/resource", "nodeos/runner", "nodeos/wire"},
