@@ -5,7 +5,7 @@
 // resources, and the controllers that derive one from another.
 //
 // It has the concepts of github.com/cosi-project/runtime in a core of its
-// own; docs/adr says why. A Store holds the resources. A Runtime runs
+// own (docs/adr/0004-host-resources.md). A Store holds the resources. A Runtime runs
 // controllers that declare what they read and write, so that who depends on
 // whom is known before anything runs, and can be drawn.
 package resource

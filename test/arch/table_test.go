@@ -34,7 +34,7 @@ var imports = map[string][]string{
 	"sources/sourcetest": {"sources"},
 
 	// Verification lies below loading: payload.Load takes only what was
-	// verified (docs/adr/0002-verify-lies-below-payload.md).
+	// verified (docs/adr/0002-verification-below-loading.md).
 	"payload":              {"config/files", "config/sanitize", "config/trust", "config/v1alpha1", "payload/verify"},
 	"payload/build":        {"config/sanitize", "config/trust", "payload/..."},
 	"payload/image":        {"config/sanitize", "config/trust", "payload", "payload/registry", "payload/tree", "payload/verify"},
