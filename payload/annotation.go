@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // Group is the API group of our own kinds; its name is also the prefix of our
@@ -97,7 +98,7 @@ func (m *Manifest) annotate() (notString bool, err error) {
 			return false, err
 		}
 	}
-	if m.Health != "" && m.ID.Group == "" && m.ID.Kind == "Secret" {
+	if m.Health != "" && m.ID.GroupKind() == kinds.Secret {
 		return false, &LoadError{Kind: ReasonInvalid, Message: "annotation " + AnnotationHealth + ": a rule may not read a Secret, whose content would show in what is reported; drop it"}
 	}
 	if m.Delete && m.Replace {

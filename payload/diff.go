@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // ChangeKind is what became of an object between two payloads.
@@ -78,7 +79,7 @@ func Diff(before, after *Payload) []Change {
 // changed compares two manifests of one object.
 func changed(before, after *Manifest) Change {
 	d := differ{change: Change{Object: after.ID, Kind: Changed}}
-	if after.ID.Group == "" && after.ID.Kind == "Secret" {
+	if after.ID.GroupKind() == kinds.Secret {
 		d.secret = true
 	}
 	d.mapping("", before.Object.Object, after.Object.Object)

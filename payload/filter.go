@@ -10,7 +10,10 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/lockstep-dev/lockstep/config/sanitize"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // defaultFeatureSet is CVO's name for no feature set.
@@ -166,7 +169,8 @@ func (f *filter) excludeMajor(content, annotations map[string]any) (reason, deta
 
 // hasMajorVersion reports whether CVO looks at the major version of a kind.
 func hasMajorVersion(group, kind string) bool {
-	return group == "config.openshift.io" && kind == "FeatureGate" || group == "apiextensions.k8s.io" && kind == "CustomResourceDefinition"
+	gk := schema.GroupKind{Group: group, Kind: kind}
+	return gk == kinds.FeatureGate || gk == kinds.CustomResourceDefinition
 }
 
 // majorVersions reads a list of major versions; one that is plain and negated

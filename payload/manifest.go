@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // ObjectID names an object of the cluster independently of the API version it
@@ -259,12 +261,17 @@ func typeName(v any) string {
 
 // IsClusterOperator reports whether the object is OpenShift's ClusterOperator.
 func (id ObjectID) IsClusterOperator() bool {
-	return id.Group == "config.openshift.io" && id.Kind == "ClusterOperator"
+	return id.GroupKind() == kinds.ClusterOperator
 }
 
 // IsJob reports whether the object is a batch Job, which is a barrier in its
 // component.
-func (id ObjectID) IsJob() bool { return id.Group == "batch" && id.Kind == "Job" }
+func (id ObjectID) IsJob() bool { return id.GroupKind() == kinds.Job }
+
+// GroupKind returns the kind without its version.
+func (id ObjectID) GroupKind() schema.GroupKind {
+	return schema.GroupKind{Group: id.Group, Kind: id.Kind}
+}
 
 // operandVersions reads what a ClusterOperator's manifest wants reported. An
 // entry that isn't of the form is left out, as CVO's typed decoder does.

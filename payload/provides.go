@@ -6,6 +6,8 @@ package payload
 import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // ProvidedAPIs is what manifests add to what the API server serves.
@@ -27,7 +29,7 @@ func Provides(manifests []Manifest, without map[ObjectID]bool) ProvidedAPIs {
 		switch {
 		case m.Defines():
 			b.define(m.Object)
-		case m.ID.Group == "apiregistration.k8s.io" && m.ID.Kind == "APIService":
+		case m.ID.GroupKind() == kinds.APIService:
 			group, _, _ := unstructured.NestedString(m.Object.Object, "spec", "group")
 			version, _, _ := unstructured.NestedString(m.Object.Object, "spec", "version")
 			b.groups[schema.GroupVersion{Group: group, Version: version}] = true
@@ -63,7 +65,7 @@ func (b ProvidedAPIs) Registered(gv schema.GroupVersion) bool { return b.groups[
 
 // Defines reports whether the manifest is a CustomResourceDefinition.
 func (m *Manifest) Defines() bool {
-	return m.ID.Group == "apiextensions.k8s.io" && m.ID.Kind == "CustomResourceDefinition" && !m.Delete
+	return m.ID.GroupKind() == kinds.CustomResourceDefinition && !m.Delete
 }
 
 // DefinedVersions are the names of the versions of a CustomResourceDefinition,

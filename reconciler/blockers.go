@@ -55,7 +55,7 @@ func (c *checks) operators(payloads []*payload.Payload) []precondition.Blocker {
 		}
 		for i := range p.Manifests {
 			id := p.Manifests[i].ID
-			if id.Group != "config.openshift.io" || id.Kind != "ClusterOperator" || seen[id] || len(out) == maxBlockers {
+			if !id.IsClusterOperator() || seen[id] || len(out) == maxBlockers {
 				continue
 			}
 			seen[id] = true

@@ -9,43 +9,12 @@ import (
 	"strconv"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// stage is when a kind is applied among those of its component.
-type stage int
-
-const (
-	// foundations are what other objects can't be without: namespaces and
-	// definitions. They wait for no component.
-	foundations stage = iota
-	// permissions are what a workload looks for when it starts.
-	permissions
-	// workloads are all others.
-	workloads
-	// admission is what would stop other objects while its own server isn't
-	// there yet.
-	admission
-	stages
-)
-
-// stageOf sorts a manifest by its kind.
-func stageOf(m *payload.Manifest) stage {
-	switch m.ID.Group {
-	case "":
-		switch m.ID.Kind {
-		case "Namespace":
-			return foundations
-		case "ServiceAccount", "ConfigMap", "Secret", "ResourceQuota", "LimitRange":
-			return permissions
-		}
-	case "apiextensions.k8s.io":
-		return foundations
-	case "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io", "security.openshift.io", "flowcontrol.apiserver.k8s.io":
-		return permissions
-	case "admissionregistration.k8s.io", "apiregistration.k8s.io":
-		return admission
-	}
-	return workloads
+// stageOf returns the stage of a manifest's kind.
+func stageOf(m *payload.Manifest) kinds.Stage {
+	return kinds.Of(m.ID.GroupKind()).Stage
 }
 
 // needs links each manifest's node to those of its namespace and its
@@ -54,7 +23,7 @@ func (b *builder) needs(nodeOf []int) {
 	namespaces, definitions := b.providers()
 	for i := range b.manifests {
 		m := &b.manifests[i]
-		if stageOf(m) == foundations {
+		if stageOf(m) == kinds.Foundations {
 			continue // They have no namespace; one that claims to could close a cycle.
 		}
 		if provider, ok := namespaces[m.ID.Namespace]; ok && m.ID.Namespace != "" {
@@ -79,9 +48,9 @@ func (b *builder) providers() (namespaces map[string]int, definitions map[[2]str
 		m := &b.manifests[i]
 		switch {
 		case m.Delete:
-		case m.ID.Group == "" && m.ID.Kind == "Namespace":
+		case m.ID.GroupKind() == kinds.Namespace:
 			namespaces[m.ID.Name] = i
-		case m.ID.Group == "apiextensions.k8s.io" && m.ID.Kind == "CustomResourceDefinition":
+		case m.ID.GroupKind() == kinds.CustomResourceDefinition:
 			if group, kind, ok := defined(m); ok {
 				definitions[[2]string{group, kind}] = i
 			}
@@ -110,7 +79,7 @@ func (b *builder) initialize() {
 	for pass := range 2 {
 		for i := range b.manifests {
 			m := &b.manifests[i]
-			if (stageOf(m) == foundations) != (pass == 0) {
+			if (stageOf(m) == kinds.Foundations) != (pass == 0) {
 				continue
 			}
 			nodeOf[i] = b.single(i)
@@ -164,7 +133,7 @@ func (b *builder) stagesOf(component string, tasks, nodeOf []int) {
 // segment links the stages of manifests between two Jobs. gate is the Job
 // before them, or -1; the result is what the next Job has to wait for, or -1.
 func (b *builder) segment(component string, tasks, nodeOf []int, gate int) int {
-	var byStage [stages][]int
+	var byStage [kinds.Stages][]int
 	for _, i := range tasks {
 		s := stageOf(&b.manifests[i])
 		byStage[s] = append(byStage[s], nodeOf[i])

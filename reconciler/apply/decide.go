@@ -6,8 +6,6 @@ package apply
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
@@ -35,10 +33,6 @@ type decision struct {
 // desiredOf shortens the manifest's hash as records keep it.
 func desiredOf(m *payload.Manifest) live.Digest { return live.Digest(m.Hash[:live.DigestSize]) }
 
-func groupKind(id payload.ObjectID) schema.GroupKind {
-	return schema.GroupKind{Group: id.Group, Kind: id.Kind}
-}
-
 // decide is pure but for the lock.
 func (e *Engine) decide(it *item, m *payload.Manifest, view live.View) decision {
 	e.mu.Lock() // The pace remembers what was unclear.
@@ -52,7 +46,7 @@ func decide(en *entry, p *pace, m *payload.Manifest, manager string, view live.V
 	if !en.applied() {
 		return decision{step: stepFirst, judgement: Missing, changed: true}
 	}
-	j := p.remember(Compare(en.record(), groupKind(m.ID), manager, view))
+	j := p.remember(Compare(en.record(), m.ID.GroupKind(), manager, view))
 	if (en.Finished || en.Failed) && (j == Missing && view.State == live.Absent || j == Unseen) {
 		j = Done // Its TTL removes it; a watch that is down doesn't show that it isn't there.
 	}

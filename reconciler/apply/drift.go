@@ -148,7 +148,7 @@ func (e *Engine) needs(it *item) bool {
 
 // ends notes how a Job came to its end, and reports whether that is news.
 func (it *item) ends(view live.View) bool {
-	if it.id.Group != "batch" || it.id.Kind != "Job" {
+	if !it.id.IsJob() {
 		return false
 	}
 	ours := view.Ended == it.entry.UID

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
@@ -94,7 +95,7 @@ type future struct {
 func foreseen(manifests []payload.Manifest) future {
 	f := future{ProvidedAPIs: payload.Provides(manifests, nil), namespaces: map[string]bool{}, schemas: map[schema.GroupKind]bool{}}
 	for i := range manifests {
-		if m := &manifests[i]; !m.Delete && m.ID.Group == "" && m.ID.Kind == "Namespace" {
+		if m := &manifests[i]; !m.Delete && m.ID.GroupKind() == kinds.Namespace {
 			f.namespaces[m.ID.Name] = true
 		}
 	}
@@ -108,7 +109,7 @@ func (f future) kind(m *payload.Manifest) bool {
 }
 
 func definition(m *payload.Manifest) bool {
-	return m.ID.Group == "apiextensions.k8s.io" && m.ID.Kind == "CustomResourceDefinition"
+	return m.ID.GroupKind() == kinds.CustomResourceDefinition
 }
 
 // definedBy returns the kind that a CustomResourceDefinition defines.
@@ -214,7 +215,7 @@ func tolerable(refused *Error, m *payload.Manifest, coming future) bool {
 	case ReasonResourceInvalid:
 		return coming.schemas[m.GVK.GroupKind()]
 	case ReasonFieldImmutable:
-		return m.Replace || m.ID.Group == "batch" && m.ID.Kind == "Job"
+		return m.Replace || m.ID.IsJob()
 	case ReasonWebhookFailed:
 		return true // A webhook that forbids dry runs, or that the payload brings.
 	default:

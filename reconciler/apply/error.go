@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
@@ -159,7 +160,7 @@ func classify(id payload.ObjectID, err error) error {
 // messageOf returns the server's message. That of a Secret may quote its
 // values, so only the places are told.
 func messageOf(id payload.ObjectID, s metav1.Status) string {
-	if id.Group != "" || id.Kind != "Secret" {
+	if id.GroupKind() != kinds.Secret {
 		return sanitize.Clip(s.Message, messageLimit)
 	}
 	var fields []string

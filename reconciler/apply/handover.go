@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // initialManager holds the fields that were ours and aren't sent any more, but
@@ -22,24 +22,11 @@ const initialManager = "lockstep-initial"
 
 const replicasPointer = "/spec/replicas"
 
-// scalable reports whether the kind is one of those whose replicas the server
-// resets to 1 when their only holder doesn't send them any more.
-func scalable(gk schema.GroupKind) bool {
-	switch gk.Group {
-	case "":
-		return gk.Kind == "ReplicationController"
-	case "apps":
-		return gk.Kind == "Deployment" || gk.Kind == "StatefulSet" || gk.Kind == "ReplicaSet"
-	default:
-		return false
-	}
-}
-
 // othersFields returns the JSON pointers of what the manifest leaves to others:
 // the fields that it ignores, and replicas that it doesn't name. Who removes
 // them from a manifest means "whatever they are", never 1.
 func othersFields(m *payload.Manifest) []string {
-	if _, named := at(m.Object.Object, replicasPointer); named || !scalable(m.GVK.GroupKind()) || within(replicasPointer, m.IgnoreFields) {
+	if _, named := at(m.Object.Object, replicasPointer); named || !kinds.Of(m.GVK.GroupKind()).Scalable || within(replicasPointer, m.IgnoreFields) {
 		return m.IgnoreFields
 	}
 	return append(slices.Clone(m.IgnoreFields), replicasPointer)

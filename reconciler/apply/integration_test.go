@@ -226,7 +226,7 @@ func (r *rig) level(id payload.ObjectID) bool {
 	view := r.cache.Get(id)
 	r.engine.mu.RLock()
 	defer r.engine.mu.RUnlock()
-	return Compare(it.entry.record(), groupKind(id), r.engine.manager, view) == InSync
+	return Compare(it.entry.record(), id.GroupKind(), r.engine.manager, view) == InSync
 }
 
 func TestStatusWritesCostNoRequest(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
@@ -122,7 +123,7 @@ func judgeNewer(rec Record, gk schema.GroupKind, manager string, o *live.Object)
 		return Missing
 	case own.Entry != rec.Entry || own.Values != rec.Values:
 		return Drifted
-	case countsGenerations(gk):
+	case kinds.Of(gk).Generations:
 		if o.Generation == rec.Generation {
 			return InSync
 		}
@@ -139,30 +140,6 @@ func judgeNewer(rec Record, gk schema.GroupKind, manager string, o *live.Object)
 func older(a, b string) bool {
 	c, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && c < 0
-}
-
-// countsGenerations reports whether each change of the kind's content raises
-// its generation. "generation > 0" doesn't tell: PriorityClass stays at 1.
-// Kinds that weren't measured aren't in the list and cost a verifying apply.
-func countsGenerations(gk schema.GroupKind) bool {
-	switch gk.Group {
-	case "apps":
-		return gk.Kind == "Deployment" || gk.Kind == "DaemonSet" || gk.Kind == "StatefulSet"
-	case "batch":
-		return gk.Kind == "Job" || gk.Kind == "CronJob"
-	case "networking.k8s.io":
-		return gk.Kind == "Ingress" || gk.Kind == "NetworkPolicy"
-	case "":
-		return gk.Kind == "Pod"
-	case "policy":
-		return gk.Kind == "PodDisruptionBudget"
-	case "apiextensions.k8s.io":
-		return gk.Kind == "CustomResourceDefinition"
-	case "admissionregistration.k8s.io":
-		return gk.Kind == "ValidatingWebhookConfiguration"
-	default:
-		return live.Custom(gk)
-	}
 }
 
 // The pace of requests for one object that never comes to rest.

@@ -12,9 +12,11 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
@@ -122,14 +124,7 @@ func pruneOrder(a, b entry) int {
 
 // foundation ranks kinds that hold others.
 func foundation(e entry) int {
-	switch {
-	case e.Group == "" && e.Kind == "Namespace":
-		return 2
-	case e.Group == "apiextensions.k8s.io" && e.Kind == "CustomResourceDefinition":
-		return 1
-	default:
-		return 0
-	}
+	return kinds.Of(schema.GroupKind{Group: e.Group, Kind: e.Kind}).Contains
 }
 
 // levels yields groups of entries that may go together.
@@ -377,7 +372,7 @@ func protected(id payload.ObjectID, own string) string {
 		return namespace == own || namespace == "default" || strings.HasPrefix(namespace, "kube-")
 	}
 	switch {
-	case id.Group == "" && id.Kind == "Namespace" && system(id.Name):
+	case id.GroupKind() == kinds.Namespace && system(id.Name):
 		return "namespace " + id.Name + " is protected"
 	case id.Namespace == own && id.Group != payload.Group:
 		return "everything in namespace " + own + " is protected"
@@ -392,14 +387,7 @@ func protected(id payload.ObjectID, own string) string {
 
 // needsConsent reports whether more would go with the object than itself.
 func needsConsent(id payload.ObjectID) bool {
-	switch id.Group {
-	case "":
-		return id.Kind == "Namespace" || id.Kind == "PersistentVolume" || id.Kind == "PersistentVolumeClaim"
-	case "apiextensions.k8s.io":
-		return id.Kind == "CustomResourceDefinition"
-	default:
-		return false
-	}
+	return kinds.Of(id.GroupKind()).Consent
 }
 
 // carryOutDelete makes the object of a delete manifest go. The signed payload

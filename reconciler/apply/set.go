@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
@@ -125,7 +126,7 @@ func (e *Engine) view(ctx context.Context, id payload.ObjectID) (live.View, erro
 	if view.State != live.Unknown {
 		return view, nil
 	}
-	err := e.cfg.Live.WaitSynced(ctx, groupKind(id))
+	err := e.cfg.Live.WaitSynced(ctx, id.GroupKind())
 	var unwatchable *live.UnwatchableError
 	switch {
 	case errors.As(err, &unwatchable):
@@ -339,7 +340,7 @@ func (e *Engine) find(ctx context.Context, j *job) error {
 	j.seen.Merged = true
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	j.decision.judgement = Compare(j.it.entry.record(), groupKind(j.m.ID), e.manager,
+	j.decision.judgement = Compare(j.it.entry.record(), j.m.ID.GroupKind(), e.manager,
 		live.View{State: live.Present, Object: j.seen, AsOf: j.seen.ResourceVersion, Epoch: j.view.Epoch})
 	return nil
 }
@@ -348,7 +349,7 @@ func (e *Engine) find(ctx context.Context, j *job) error {
 func (e *Engine) delicate(j *job) bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return j.decision.changed || len(j.it.entry.Yields) > 0 || len(j.m.IgnoreFields) > 0 || scalable(j.m.GVK.GroupKind())
+	return j.decision.changed || len(j.it.entry.Yields) > 0 || len(j.m.IgnoreFields) > 0 || kinds.Of(j.m.GVK.GroupKind()).Scalable
 }
 
 // body returns what is sent: the manifest with the label of a member and
@@ -387,7 +388,7 @@ func (e *Engine) send(ctx context.Context, j *job) (*metav1.PartialObjectMetadat
 	if err == nil || !errors.As(err, &refused) || refused.Reason() != ReasonFieldImmutable {
 		return answer, err
 	}
-	isJob := j.m.ID.Group == "batch" && j.m.ID.Kind == "Job"
+	isJob := j.m.ID.IsJob()
 	if !j.m.Replace && !isJob {
 		refused.message += "; set the annotation " + payload.AnnotationReplace + ": \"true\" to have the object deleted and made anew"
 		return nil, refused

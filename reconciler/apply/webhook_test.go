@@ -196,7 +196,7 @@ func TestKindWhoseConversionIsDownHoldsUpNobodyAndComesBack(t *testing.T) {
 		return time.Since(began)
 	}
 	refused() // It waits for the watch.
-	if got := r.cache.Unwatchable(); len(got) != 1 || got[0].Kind != groupKind(widget.ID) {
+	if got := r.cache.Unwatchable(); len(got) != 1 || got[0].Kind != widget.ID.GroupKind() {
 		t.Errorf("unwatchable: %v, want the Widgets alone", got)
 	}
 	if took := refused(); took > 5*time.Second {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 const (
@@ -101,7 +102,7 @@ var errNotBool = errors.New("it doesn't give true or false")
 // judge evaluates the manifest's expression. A field that isn't there yet is
 // not an error but a reason to wait.
 func (r *rules) judge(ctx context.Context, m *payload.Manifest, body *unstructured.Unstructured) Verdict {
-	if m.ID.Group == "" && m.ID.Kind == "Secret" {
+	if m.ID.GroupKind() == kinds.Secret {
 		return Verdict{Failed: true, Reason: ReasonInvalidRule, Message: "health expressions over Secrets aren't allowed; remove the annotation " + payload.AnnotationHealth}
 	}
 	p, err := r.program(m.Health)

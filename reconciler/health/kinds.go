@@ -11,10 +11,10 @@ import (
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // Evaluate judges a live object by its kind's contract. It is pure. Health
@@ -23,24 +23,24 @@ func Evaluate(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	if m.Wait == payload.WaitNone {
 		return Verdict{Ready: true}
 	}
-	switch groupKind(m) {
-	case schema.GroupKind{Group: "batch", Kind: "Job"}:
+	switch kinds.Of(groupKind(m)).Health {
+	case kinds.JobHealth:
 		return judgeJob(body)
-	case schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:
+	case kinds.CRDHealth:
 		return judgeDefinition(body)
-	case schema.GroupKind{Kind: "Service"}:
+	case kinds.ServiceHealth:
 		return judgeService(m, body)
-	case schema.GroupKind{Kind: "PersistentVolumeClaim"}:
+	case kinds.ClaimHealth:
 		return judgeClaim(body)
-	case schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}:
+	case kinds.APIServiceHealth:
 		return judgeAPIService(body)
-	case schema.GroupKind{Group: "config.openshift.io", Kind: "ClusterOperator"}:
+	case kinds.ClusterOperatorHealth:
 		return judgeClusterOperator(m, body)
-	case schema.GroupKind{Group: payload.Group, Kind: payload.KindNodeOS}:
+	case kinds.NodeOSHealth:
 		return judgeNodeOS(m, body)
-	default:
-		return judgeGeneric(m, body)
+	case kinds.Kstatus:
 	}
+	return judgeGeneric(m, body)
 }
 
 // judgeGeneric is kstatus.
@@ -144,16 +144,16 @@ func judgeAPIService(body *unstructured.Unstructured) Verdict {
 // enough; of a DaemonSet and a StatefulSet half is.
 func judgeStanding(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	v := Evaluate(m, body)
-	if v.Ready || v.Failed || m.ID.Group != "apps" {
+	if v.Ready || v.Failed {
 		return v
 	}
 	var well bool
-	switch m.ID.Kind {
-	case "Deployment":
+	switch groupKind(m) {
+	case kinds.Deployment:
 		well = condition(body, "Available").status == "True"
-	case "DaemonSet":
+	case kinds.DaemonSet:
 		well = 2*number(body, "status", "numberAvailable") >= number(body, "status", "desiredNumberScheduled")
-	case "StatefulSet":
+	case kinds.StatefulSet:
 		wanted, found, err := unstructured.NestedInt64(body.Object, "spec", "replicas")
 		if !found || err != nil {
 			wanted = 1

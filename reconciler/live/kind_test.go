@@ -12,12 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 func newStore(gk schema.GroupKind, tracked ...string) *turnStore {
 	k := newKind(gk, "v1", newHub())
 	for _, name := range tracked {
-		k.track(payload.ObjectID{Group: gk.Group, Kind: gk.Kind, Name: name}, "v1", bodyKind(gk))
+		k.track(payload.ObjectID{Group: gk.Group, Kind: gk.Kind, Name: name}, "v1", kinds.Of(gk).Body)
 	}
 	return &turnStore{kind: k, turn: k.nextTurn(), cache: &Cache{}}
 }

@@ -4,19 +4,13 @@
 package live
 
 import (
-	"strings"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
-
-// crdKind is the kind whose events change what other kinds there are.
-func crdKind() schema.GroupKind {
-	return schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
-}
 
 // NeedsBody reports whether the manifest's levelness is read from more than
 // metadata: kinds with a status contract, custom resources, and objects with
@@ -25,40 +19,11 @@ func NeedsBody(m *payload.Manifest) bool {
 	if m.Health != "" {
 		return true
 	}
-	if m.ID.Group == "" && m.ID.Kind == "Service" {
+	if m.GVK.GroupKind() == kinds.Service {
 		kind, _, _ := unstructured.NestedString(m.Object.Object, "spec", "type")
 		return kind == "LoadBalancer"
 	}
-	return bodyKind(m.GVK.GroupKind())
-}
-
-// bodyKind reports whether all objects of the kind are needed whole.
-func bodyKind(gk schema.GroupKind) bool {
-	switch gk.Group {
-	case "":
-		return gk.Kind == "Pod" || gk.Kind == "PersistentVolumeClaim" || gk.Kind == "ReplicationController"
-	case "apps":
-		return gk.Kind == "Deployment" || gk.Kind == "DaemonSet" || gk.Kind == "StatefulSet" || gk.Kind == "ReplicaSet"
-	case "batch":
-		return gk.Kind == "Job"
-	case "policy":
-		return gk.Kind == "PodDisruptionBudget"
-	case "apiextensions.k8s.io":
-		return gk.Kind == "CustomResourceDefinition"
-	case "apiregistration.k8s.io":
-		return gk.Kind == "APIService"
-	case "autoscaling":
-		return false
-	}
-	return Custom(gk)
-}
-
-// Custom reports whether the kind isn't one of Kubernetes' own. Groups under
-// k8s.io are protected by their community (KEP-1111); those of its add-ons
-// are under x-k8s.io.
-func Custom(gk schema.GroupKind) bool {
-	return strings.Contains(gk.Group, ".") && !strings.HasSuffix(gk.Group, ".k8s.io") ||
-		strings.HasSuffix(gk.Group, ".x-k8s.io")
+	return kinds.Of(m.GVK.GroupKind()).Body
 }
 
 // ending is how a Job came to its end.
@@ -79,7 +44,7 @@ type end struct {
 // endingOf says how body, a Job, came to its end. Any other kind runs for ever.
 func endingOf(gk schema.GroupKind, body *unstructured.Unstructured) ending {
 	switch {
-	case body == nil || gk != (schema.GroupKind{Group: "batch", Kind: "Job"}):
+	case body == nil || gk != kinds.Job:
 		return running
 	case HasCondition(body, "Complete"):
 		return completed
@@ -112,7 +77,7 @@ func HasCondition(obj *unstructured.Unstructured, name string) bool {
 
 // observed reacts to changes of kinds that change what we know of others.
 func (c *Cache) observed(gk schema.GroupKind, name string, body *unstructured.Unstructured) {
-	if gk == crdKind() {
+	if gk == kinds.CustomResourceDefinition {
 		c.mapper.define(name, body)
 	}
 }

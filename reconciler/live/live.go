@@ -35,6 +35,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // State says what is known of an object.
@@ -208,7 +209,7 @@ func (c *Cache) trackLocked(in Interest) *kind {
 		k = newKind(gk, in.GVK.Version, c.hub)
 		c.kinds[gk] = k
 	}
-	body := in.Body || bodyKind(gk)
+	body := in.Body || kinds.Of(gk).Body
 	upgrade, bare := k.track(in.ID, in.GVK.Version, body)
 	if upgrade || k.cancel == nil {
 		return k

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // Served asks the server anew in which version it serves the kind. It returns
@@ -86,7 +88,7 @@ func mappingIn(resources *metav1.APIResourceList, gvk schema.GroupVersionKind) *
 // undefined returns an error if a CustomResourceDefinition defines the kind: a
 // kind of which no version is served has objects still.
 func (c *Cache) undefined(ctx context.Context, gk schema.GroupKind) error {
-	crds := crdKind().WithVersion("v1").GroupVersion().WithResource("customresourcedefinitions")
+	crds := kinds.CustomResourceDefinition.WithVersion("v1").GroupVersion().WithResource("customresourcedefinitions")
 	list, err := c.meta.Resource(crds).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("looking for the definition of %s: %w", gk, err)

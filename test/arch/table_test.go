@@ -35,12 +35,13 @@ var imports = map[string][]string{
 
 	// Verification lies below loading: payload.Load takes only what was
 	// verified (docs/adr/0002-verification-below-loading.md).
-	"payload":              {"config/files", "config/sanitize", "config/trust", "config/v1alpha1", "payload/verify"},
+	"payload":              {"payload/kinds", "config/files", "config/sanitize", "config/trust", "config/v1alpha1", "payload/verify"},
 	"payload/build":        {"config/sanitize", "config/trust", "payload/..."},
+	"payload/kinds":        {},
 	"payload/image":        {"config/sanitize", "config/trust", "payload", "payload/registry", "payload/tree", "payload/verify"},
 	"payload/precondition": {"config/version", "config/v1alpha1", "payload"},
 	"payload/registry":     {"config/files", "config/sanitize", "config/trust"},
-	"payload/taskgraph":    {"payload"},
+	"payload/taskgraph":    {"payload/kinds", "payload"},
 	"payload/tree":         {"config/files", "config/sanitize", "config/trust"},
 	"payload/updates":      {"config/v1alpha1"},
 	"payload/verify":       {"config/files", "config/sanitize", "config/trust", "payload/registry", "payload/tree"},
@@ -64,14 +65,14 @@ var imports = map[string][]string{
 	"nodeos/wire":          {"config/sanitize", "nodeos", "nodeos/agentpb"},
 
 	"reconciler/state":            {"config/trust"},
-	"reconciler/apply":            {"config/sanitize", "payload", "reconciler/live"},
+	"reconciler/apply":            {"payload/kinds", "config/sanitize", "payload", "reconciler/live"},
 	"reconciler/drain":            {"config/sanitize", "config/v1alpha1", "nodeos", "reconciler/live"},
 	"reconciler/gate":             {"config/sanitize", "config/v1alpha1", "nodeos", "reconciler/live"},
-	"reconciler/health":           {"config/sanitize", "payload", "reconciler/live"},
+	"reconciler/health":           {"payload/kinds", "config/sanitize", "payload", "reconciler/live"},
 	"reconciler/hosts":            {"config/sanitize", "config/v1alpha1", "nodeos", "nodeos/fleet", "reconciler/live"},
 	"reconciler/excluded":         {"payload"},
 	"reconciler/ledger":           {"config/version", "config/sanitize", "config/v1alpha1", "nodeos"},
-	"reconciler/live":             {"config/sanitize", "payload"},
+	"reconciler/live":             {"payload/kinds", "config/sanitize", "payload"},
 	"reconciler/plan":             {"config/...", "payload/...", "reconciler/...", "sources/..."},
 	"reconciler/rollout":          {"config/sanitize", "config/v1alpha1", "nodeos", "reconciler/ledger"},
 	"reconciler/rollout/executor": {"config/sanitize", "config/v1alpha1", "nodeos", "nodeos/fleet", "reconciler/drain", "reconciler/gate", "reconciler/ledger", "reconciler/rollout"},

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kinds is the table of what Lockstep has to tell apart about the kinds
+// of objects: the order in which they are applied, what their readiness is read
+// from, how the API server counts their changes, and what deleting one entails.
+// A kind that needs special treatment anywhere has a row here.
+package kinds
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// The kinds that other packages name.
+var (
+	// Namespace is core/v1 Namespace.
+	Namespace = schema.GroupKind{Kind: "Namespace"}
+	// Secret is core/v1 Secret.
+	Secret = schema.GroupKind{Kind: "Secret"}
+	// Service is core/v1 Service.
+	Service = schema.GroupKind{Kind: "Service"}
+	// PersistentVolumeClaim is core/v1 PersistentVolumeClaim.
+	PersistentVolumeClaim = schema.GroupKind{Kind: "PersistentVolumeClaim"}
+	// Deployment is apps/v1 Deployment.
+	Deployment = schema.GroupKind{Group: "apps", Kind: "Deployment"}
+	// DaemonSet is apps/v1 DaemonSet.
+	DaemonSet = schema.GroupKind{Group: "apps", Kind: "DaemonSet"}
+	// StatefulSet is apps/v1 StatefulSet.
+	StatefulSet = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
+	// Job is batch/v1 Job.
+	Job = schema.GroupKind{Group: "batch", Kind: "Job"}
+	// CustomResourceDefinition is apiextensions.k8s.io/v1
+	// CustomResourceDefinition.
+	CustomResourceDefinition = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
+	// APIService is apiregistration.k8s.io/v1 APIService.
+	APIService = schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}
+	// ClusterOperator is OpenShift's config.openshift.io/v1 ClusterOperator.
+	ClusterOperator = schema.GroupKind{Group: "config.openshift.io", Kind: "ClusterOperator"}
+	// FeatureGate is OpenShift's config.openshift.io/v1 FeatureGate.
+	FeatureGate = schema.GroupKind{Group: "config.openshift.io", Kind: "FeatureGate"}
+	// NodeOS is lockstep.dev/v1alpha1 NodeOS.
+	NodeOS = schema.GroupKind{Group: "lockstep.dev", Kind: "NodeOS"}
+)
+
+// Stage orders the objects of one component.
+type Stage int
+
+// The stages in their order.
+const (
+	// Foundations are required by other objects to exist: namespaces and CRDs.
+	Foundations Stage = iota
+	// Permissions are read by workloads when they start: service accounts,
+	// configuration, RBAC and classes.
+	Permissions
+	// Workloads are all other objects.
+	Workloads
+	// Admission is what could block other objects while its server isn't
+	// running: webhook configurations and aggregated APIs.
+	Admission
+	// Stages is the number of stages.
+	Stages
+)
+
+// Health is the contract by which the readiness of an object is evaluated.
+type Health int
+
+// The contracts. Package health implements them.
+const (
+	// Kstatus is the convention of Kubernetes' own kinds and of custom
+	// resources (sigs.k8s.io/cli-utils).
+	Kstatus Health = iota
+	// JobHealth waits for completion.
+	JobHealth
+	// CRDHealth waits for a CRD to be established.
+	CRDHealth
+	// ServiceHealth waits for the address of a load balancer.
+	ServiceHealth
+	// ClaimHealth accepts a claim that no pod uses yet.
+	ClaimHealth
+	// APIServiceHealth waits for an aggregated API to be available.
+	APIServiceHealth
+	// ClusterOperatorHealth is the cluster-version-operator's contract.
+	ClusterOperatorHealth
+	// NodeOSHealth waits for the hosts of a pool.
+	NodeOSHealth
+)
+
+// Traits are the properties of one kind.
+type Traits struct {
+	// Stage in which a component's objects of the kind are applied.
+	Stage Stage
+	// Health is the contract for its readiness.
+	Health Health
+	// Body is true where readiness is read from more than metadata, so that the
+	// live cache keeps the whole object.
+	Body bool
+	// Generations is true where every change of the content raises
+	// metadata.generation, by measurement: kinds that weren't measured are
+	// verified by a request.
+	Generations bool
+	// Scalable is true where the API server resets spec.replicas to 1 when its
+	// only field manager drops the field.
+	Scalable bool
+	// Contains ranks kinds whose deletion deletes other objects: they are
+	// pruned after their content, the highest rank last. 0 for others.
+	Contains int
+	// Consent is true where a release must confirm that an object is pruned,
+	// since data or other objects would be deleted with it.
+	Consent bool
+}
+
+// table has the kinds that differ from their group.
+var table = map[schema.GroupKind]Traits{
+	Namespace:                       {Stage: Foundations, Contains: 2, Consent: true},
+	{Kind: "ServiceAccount"}:        {Stage: Permissions},
+	{Kind: "ConfigMap"}:             {Stage: Permissions},
+	Secret:                          {Stage: Permissions},
+	{Kind: "ResourceQuota"}:         {Stage: Permissions},
+	{Kind: "LimitRange"}:            {Stage: Permissions},
+	{Kind: "Pod"}:                   {Stage: Workloads, Body: true, Generations: true},
+	{Kind: "ReplicationController"}: {Stage: Workloads, Body: true, Scalable: true},
+	{Kind: "PersistentVolume"}:      {Stage: Workloads, Consent: true},
+	PersistentVolumeClaim:           {Stage: Workloads, Health: ClaimHealth, Body: true, Consent: true},
+	Service:                         {Stage: Workloads, Health: ServiceHealth}, // the body of load balancers: NeedsBody
+
+	Deployment:                          {Stage: Workloads, Body: true, Generations: true, Scalable: true},
+	DaemonSet:                           {Stage: Workloads, Body: true, Generations: true},
+	StatefulSet:                         {Stage: Workloads, Body: true, Generations: true, Scalable: true},
+	{Group: "apps", Kind: "ReplicaSet"}: {Stage: Workloads, Body: true, Scalable: true},
+	Job:                                 {Stage: Workloads, Health: JobHealth, Body: true, Generations: true},
+	{Group: "batch", Kind: "CronJob"}:   {Stage: Workloads, Generations: true},
+	{Group: "policy", Kind: "PodDisruptionBudget"}: {Stage: Workloads, Body: true, Generations: true},
+
+	{Group: "networking.k8s.io", Kind: "Ingress"}:       {Stage: Workloads, Generations: true},
+	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: {Stage: Workloads, Generations: true},
+
+	CustomResourceDefinition: {Stage: Foundations, Health: CRDHealth, Body: true, Generations: true, Contains: 1, Consent: true},
+	APIService:               {Stage: Admission, Health: APIServiceHealth, Body: true},
+	{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration"}: {Stage: Admission, Generations: true},
+
+	ClusterOperator: {Stage: Workloads, Health: ClusterOperatorHealth, Body: true, Generations: true},
+	NodeOS:          {Stage: Workloads, Health: NodeOSHealth, Body: true, Generations: true},
+}
+
+// groups has the stages of whole groups.
+var groups = map[string]Stage{
+	"apiextensions.k8s.io":         Foundations,
+	"rbac.authorization.k8s.io":    Permissions,
+	"scheduling.k8s.io":            Permissions,
+	"storage.k8s.io":               Permissions,
+	"security.openshift.io":        Permissions,
+	"flowcontrol.apiserver.k8s.io": Permissions,
+	"admissionregistration.k8s.io": Admission,
+	"apiregistration.k8s.io":       Admission,
+}
+
+// Of returns the traits of a kind. Kinds that have no row are those of their
+// group: custom resources have a status contract and count generations, the
+// others of Kubernetes have neither.
+func Of(gk schema.GroupKind) Traits {
+	if t, ok := table[gk]; ok {
+		return t
+	}
+	t := Traits{Stage: Workloads, Body: IsCustom(gk.Group), Generations: IsCustom(gk.Group)}
+	if stage, ok := groups[gk.Group]; ok {
+		t.Stage = stage
+	}
+	return t
+}
+
+// IsCustom reports whether a group isn't one of Kubernetes' own. Groups under
+// k8s.io are reserved for the community (KEP-1111); those of its add-ons end in
+// x-k8s.io.
+func IsCustom(group string) bool {
+	return strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") || strings.HasSuffix(group, ".x-k8s.io")
+}
