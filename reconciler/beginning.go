@@ -26,7 +26,7 @@ func (r *releases) beginning(name string) func(context.Context, worker.SyncWork)
 
 // chosenOf is what a new process needs to know of a release to go on with it.
 func chosenOf(d worker.Desired) state.Accepted {
-	c := state.Accepted{Version: d.Version, Image: d.Image, Path: d.Path, Selection: selectionText(d.Selection)}
+	c := state.Accepted{Identity: d.Identity, Selection: selectionText(d.Selection)}
 	if c.Path != "" {
 		c.Revision = d.Revision
 	}

@@ -52,7 +52,7 @@ func TestANewProcessKeepsWhatACapabilityHolds(t *testing.T) {
 			}
 			must(t, rt.builder.Prune(t.Context(), p))
 			must(t, rt.engine.Flush(t.Context()))
-			must(t, b.store.SetAccepted(t.Context(), name, state.Accepted{Version: p.Version}, p.EnabledCapabilities))
+			must(t, b.store.SetAccepted(t.Context(), name, state.Accepted{Identity: payload.Identity{Version: p.Version}}, p.EnabledCapabilities))
 			return p
 		}
 		process(payload.Selection{Baseline: payload.BaselineNone, Capabilities: []string{"Extra"}})
@@ -90,7 +90,7 @@ func TestTheDesiredReleaseIsLoadedBesideTheRestoredOne(t *testing.T) {
 			beside <- d.Version + " beside " + before
 		}),
 		Preconditions: idle{}, Builder: idle{}, Interval: time.Hour, Now: time.Now,
-		Restore: worker.Restore{Accepted: worker.Desired{Version: "1.0.0", Image: "a"}},
+		Restore: worker.Restore{Accepted: worker.Desired{Identity: payload.Identity{Version: "1.0.0", Image: "a"}}},
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -103,7 +103,7 @@ func TestTheDesiredReleaseIsLoadedBesideTheRestoredOne(t *testing.T) {
 		cancel()
 		<-done
 	}()
-	rt.worker.Update(1, worker.Desired{Version: "1.1.0", Image: "b"}, nil, payload.Updating)
+	rt.worker.Update(1, worker.Desired{Identity: payload.Identity{Version: "1.1.0", Image: "b"}}, nil, payload.Updating)
 	for _, want := range []string{"1.0.0 beside nothing", "1.1.0 beside 1.0.0"} {
 		select {
 		case got := <-beside:

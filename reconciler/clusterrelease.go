@@ -158,20 +158,25 @@ func keptWhileWaiting(chosen *state.Accepted, desired worker.Desired) (worker.De
 // know what was selected takes what is selected now.
 func desiredAs(chosen *state.Accepted, now payload.Selection) worker.Desired {
 	return worker.Desired{
-		Version: chosen.Version, Image: chosen.Image, Path: chosen.Path, Revision: chosen.Revision, Selection: selectionAs(chosen.Selection, now),
+		Identity: chosen.Identity, Revision: chosen.Revision, Selection: selectionAs(chosen.Selection, now),
 	}
 }
 
 // isChosen reports whether the release that is asked for is the one that is
 // being applied.
 func isChosen(chosen *state.Accepted, desired worker.Desired) bool {
-	return chosen != nil && chosen.Version == desired.Version && chosen.Image == desired.Image && chosen.Path == desired.Path
+	return chosen != nil && chosen.Identity.Equal(desired.Identity)
+}
+
+// identityOf is the release that a spec names.
+func identityOf(d v1alpha1.DesiredRelease) payload.Identity {
+	return payload.Identity{Version: d.Version, Image: d.Image, Path: d.Path}
 }
 
 // desiredOf is what a ClusterRelease asks for at a revision of its source.
 func desiredOf(spec *v1alpha1.ClusterReleaseSpec, revision string) worker.Desired {
 	return worker.Desired{
-		Version: spec.Desired.Version, Image: spec.Desired.Image, Path: spec.Desired.Path,
+		Identity:   identityOf(spec.Desired),
 		Signatures: spec.Desired.Signatures, Revision: revision, Selection: selectionOf(spec),
 	}
 }
@@ -305,7 +310,7 @@ func stateOf(record state.Release, desired worker.Desired) payload.State {
 		return payload.Updating
 	}
 	last := record.Completed[0]
-	if last.Version == desired.Version && last.Image == desired.Image && last.Path == desired.Path {
+	if last.Identity.Equal(desired.Identity) {
 		return payload.Reconciling
 	}
 	if version.IsRollback(last.Version, desired.Version) {
@@ -337,8 +342,7 @@ func (r *releaseReconciler) remember(ctx context.Context, rt *releaseRuntime, ob
 		return nil
 	}
 	done := state.Completed{
-		Version: w.Applied.Version, Image: w.Applied.Image, Path: w.Applied.Path,
-		VersionHash: w.Applied.VersionHash, Time: r.now().UTC(),
+		Identity: w.Applied.Identity, VersionHash: w.Applied.VersionHash, Time: r.now().UTC(),
 	}
 	if err := r.releases.complete(ctx, obj.Name, w.Applied.Product, done); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/sources/desired"
@@ -43,7 +44,7 @@ func TestAPoolOfAPayloadIsMeantUntilTheNextOneReachesIt(t *testing.T) {
 	if held := r.notMeant(t.Context(), pool); held.Reason != status.ReasonNotFromSource || held.Transient {
 		t.Errorf("a pool made by hand is held by %+v", held)
 	}
-	must(t, b.store.SetAccepted(t.Context(), "platform", state.Accepted{Version: "1.0.0"}, nil))
+	must(t, b.store.SetAccepted(t.Context(), "platform", state.Accepted{Identity: payload.Identity{Version: "1.0.0"}}, nil))
 	if held := r.notMeant(t.Context(), pool); held.Reason != status.ReasonPending {
 		t.Errorf("before the payload is loaded it is held by %+v", held)
 	}

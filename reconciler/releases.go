@@ -373,8 +373,8 @@ func restoreOf(record state.Release, spec *v1alpha1.ClusterReleaseSpec) worker.R
 	}
 	if len(record.Completed) > 0 {
 		c := record.Completed[0]
-		out.Applied = worker.Desired{Version: c.Version, Image: c.Image, Path: c.Path, Selection: selectionOf(spec)}
-		if out.Accepted.Version == c.Version && out.Accepted.Image == c.Image && out.Accepted.Path == c.Path {
+		out.Applied = worker.Desired{Identity: c.Identity, Selection: selectionOf(spec)}
+		if out.Accepted.Identity.Equal(c.Identity) {
 			out.Applied = out.Accepted
 		}
 	}
@@ -390,7 +390,7 @@ func standing(record state.Release, d worker.Desired) bool {
 		if i > 1 {
 			break
 		}
-		if c.Version == d.Version && c.Image == d.Image && c.Path == d.Path {
+		if c.Identity.Equal(d.Identity) {
 			return true
 		}
 	}
@@ -452,7 +452,7 @@ func (r *releases) remove(ctx context.Context, name string) error {
 
 // complete remembers a release that is level and raises its product's mark.
 func (r *releases) complete(ctx context.Context, name, product string, done state.Completed) error {
-	if last := r.store.Release(name).Completed; len(last) > 0 && last[0].Version == done.Version && last[0].Image == done.Image && last[0].VersionHash == done.VersionHash {
+	if last := r.store.Release(name).Completed; len(last) > 0 && last[0].Identity.Equal(done.Identity) && last[0].VersionHash == done.VersionHash {
 		return nil
 	}
 	digest := done.VersionHash

@@ -102,7 +102,7 @@ func TestAReleaseDeletedWhileNobodyLookedEndsAsItsSourceSaid(t *testing.T) {
 		name := "ends-" + map[bool]string{true: "orphan", false: "prune"}[stays]
 		obj := applied(b, name)
 		must(t, b.store.SetDeletion(t.Context(), name, string(policy), accountOf("")))
-		must(t, b.store.SetAccepted(t.Context(), name, state.Accepted{Version: "1.0.0"}, nil))
+		must(t, b.store.SetAccepted(t.Context(), name, state.Accepted{Identity: payload.Identity{Version: "1.0.0"}}, nil))
 		b.reload()
 		r := newReleasesOf(b)
 		r.wakeKnown(t.Context())

@@ -59,20 +59,22 @@ func TestOverridesEndByTheClock(t *testing.T) {
 }
 
 func TestHowAReleaseBegins(t *testing.T) {
-	done := func(v, image string) state.Completed { return state.Completed{Version: v, Image: image} }
+	done := func(v, image string) state.Completed {
+		return state.Completed{Identity: payload.Identity{Version: v, Image: image}}
+	}
 	for name, c := range map[string]struct {
 		completed []state.Completed
 		desired   worker.Desired
 		want      payload.State
 	}{
-		"a cluster that never had one initializes": {nil, worker.Desired{Version: "1.0.0"}, payload.Initializing},
-		"what is there is kept":                    {[]state.Completed{done("1.0.0", "a")}, worker.Desired{Version: "1.0.0", Image: "a"}, payload.Reconciling},
+		"a cluster that never had one initializes": {nil, worker.Desired{Identity: payload.Identity{Version: "1.0.0"}}, payload.Initializing},
+		"what is there is kept":                    {[]state.Completed{done("1.0.0", "a")}, worker.Desired{Identity: payload.Identity{Version: "1.0.0", Image: "a"}}, payload.Reconciling},
 		"the same version of another digest is an update": {
-			[]state.Completed{done("1.0.0", "a")}, worker.Desired{Version: "1.0.0", Image: "b"}, payload.Updating,
+			[]state.Completed{done("1.0.0", "a")}, worker.Desired{Identity: payload.Identity{Version: "1.0.0", Image: "b"}}, payload.Updating,
 		},
-		"a higher version is an update":       {[]state.Completed{done("1.9.0", "a")}, worker.Desired{Version: "1.10.0", Image: "b"}, payload.Updating},
-		"a lower version is a rollback":       {[]state.Completed{done("1.10.0", "a")}, worker.Desired{Version: "1.9.0", Image: "b"}, payload.RollingBack},
-		"what is no version is never a lower": {[]state.Completed{done("1.0.0", "a")}, worker.Desired{Version: "blue", Image: "b"}, payload.Updating},
+		"a higher version is an update":       {[]state.Completed{done("1.9.0", "a")}, worker.Desired{Identity: payload.Identity{Version: "1.10.0", Image: "b"}}, payload.Updating},
+		"a lower version is a rollback":       {[]state.Completed{done("1.10.0", "a")}, worker.Desired{Identity: payload.Identity{Version: "1.9.0", Image: "b"}}, payload.RollingBack},
+		"what is no version is never a lower": {[]state.Completed{done("1.0.0", "a")}, worker.Desired{Identity: payload.Identity{Version: "blue", Image: "b"}}, payload.Updating},
 	} {
 		if got := stateOf(state.Release{Completed: c.completed}, c.desired); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
@@ -84,17 +86,17 @@ func TestHowAReleaseBegins(t *testing.T) {
 // same release.
 func TestUnfinishedWorkGoesOn(t *testing.T) {
 	record := state.Release{
-		Accepted:  &state.Accepted{Version: "1.0.0", Image: "a", State: "RollingBack"},
-		Completed: []state.Completed{{Version: "1.0.0", Image: "a"}},
+		Accepted:  &state.Accepted{Identity: payload.Identity{Version: "1.0.0", Image: "a"}, State: "RollingBack"},
+		Completed: []state.Completed{{Identity: payload.Identity{Version: "1.0.0", Image: "a"}}},
 	}
-	if got := stateOf(record, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.RollingBack {
+	if got := stateOf(record, worker.Desired{Identity: payload.Identity{Version: "1.0.0", Image: "a"}}); got != payload.RollingBack {
 		t.Errorf("a way back goes on as %v", got)
 	}
-	if got := stateOf(record, worker.Desired{Version: "1.1.0", Image: "b"}); got != payload.Updating {
+	if got := stateOf(record, worker.Desired{Identity: payload.Identity{Version: "1.1.0", Image: "b"}}); got != payload.Updating {
 		t.Errorf("another release begins as %v", got)
 	}
-	begun := state.Release{Accepted: &state.Accepted{Version: "1.1.0", Image: "b", State: "Updating"}, Completed: record.Completed}
-	if got := stateOf(begun, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.RollingBack {
+	begun := state.Release{Accepted: &state.Accepted{Identity: payload.Identity{Version: "1.1.0", Image: "b"}, State: "Updating"}, Completed: record.Completed}
+	if got := stateOf(begun, worker.Desired{Identity: payload.Identity{Version: "1.0.0", Image: "a"}}); got != payload.RollingBack {
 		t.Errorf("the way back from a release that was only begun begins as %v", got)
 	}
 	record.Accepted.Waits = []state.Wait{{Object: state.Object{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api"}, Spent: metav1.Duration{Duration: time.Minute}, Running: epoch}}
@@ -107,7 +109,7 @@ func TestUnfinishedWorkGoesOn(t *testing.T) {
 		t.Errorf("%s is spent on %s, want two minutes", spent, api)
 	}
 	record.Accepted.State = ""
-	if got := stateOf(record, worker.Desired{Version: "1.0.0", Image: "a"}); got != payload.Reconciling {
+	if got := stateOf(record, worker.Desired{Identity: payload.Identity{Version: "1.0.0", Image: "a"}}); got != payload.Reconciling {
 		t.Errorf("what is level goes on as %v", got)
 	}
 }
@@ -115,24 +117,24 @@ func TestUnfinishedWorkGoesOn(t *testing.T) {
 // A dependency that isn't ready holds back what comes next, not the repair of
 // what runs.
 func TestWhatRunsIsKeptWhileADependencyIsNotReady(t *testing.T) {
-	desired := worker.Desired{Version: "1.1.0", Image: "b", Revision: "main@sha1:2"}
+	desired := worker.Desired{Identity: payload.Identity{Version: "1.1.0", Image: "b"}, Revision: "main@sha1:2"}
 	if _, ok := keptWhileWaiting(nil, desired); ok {
 		t.Error("a release that runs nothing yet doesn't wait")
 	}
-	kept, ok := keptWhileWaiting(&state.Accepted{Version: "1.0.0", Image: "a"}, desired)
+	kept, ok := keptWhileWaiting(&state.Accepted{Identity: payload.Identity{Version: "1.0.0", Image: "a"}}, desired)
 	if !ok || kept.Version != "1.0.0" || kept.Image != "a" {
 		t.Errorf("goes on with %+v, want what it runs", kept)
 	}
-	if kept, ok := keptWhileWaiting(&state.Accepted{Version: "1.1.0", Image: "b"}, desired); !ok || !kept.Equal(desired) {
+	if kept, ok := keptWhileWaiting(&state.Accepted{Identity: payload.Identity{Version: "1.1.0", Image: "b"}}, desired); !ok || !kept.Equal(desired) {
 		t.Errorf("goes on with %+v, want what is asked for: it runs already", kept)
 	}
 	// The same version of other files, or selected otherwise, comes next too.
-	path := worker.Desired{Version: "1.0.0", Path: "site", Revision: "main@sha1:2"}
-	if kept, ok := keptWhileWaiting(&state.Accepted{Version: "1.0.0", Path: "site", Revision: "main@sha1:1"}, path); !ok || kept.Revision != "main@sha1:1" {
+	path := worker.Desired{Identity: payload.Identity{Version: "1.0.0", Path: "site"}, Revision: "main@sha1:2"}
+	if kept, ok := keptWhileWaiting(&state.Accepted{Identity: payload.Identity{Version: "1.0.0", Path: "site"}, Revision: "main@sha1:1"}, path); !ok || kept.Revision != "main@sha1:1" {
 		t.Errorf("goes on with %+v, want the revision that runs", kept)
 	}
 	desired.Selection.Profile = "edge"
-	chosen := chosenOf(worker.Desired{Version: "1.1.0", Image: "b", Selection: payload.Selection{Profile: "core"}})
+	chosen := chosenOf(worker.Desired{Identity: payload.Identity{Version: "1.1.0", Image: "b"}, Selection: payload.Selection{Profile: "core"}})
 	if kept, ok := keptWhileWaiting(&chosen, desired); !ok || kept.Selection.Profile != "core" {
 		t.Errorf("goes on with %+v, want what was selected when it came", kept)
 	}
@@ -189,16 +191,16 @@ func TestARestartGoesOnWithWhatWasChosen(t *testing.T) {
 	spec := &v1alpha1.ClusterReleaseSpec{Profile: "edge"}
 	selection := selectionOf(spec)
 	record := state.Release{
-		Accepted:  &state.Accepted{Version: "1.1.0", Path: "releases/1.1.0", Revision: "main@sha1:0123"},
-		Completed: []state.Completed{{Version: "1.1.0", Path: "releases/1.1.0"}, {Version: "1.0.0", Image: "a"}},
+		Accepted:  &state.Accepted{Identity: payload.Identity{Version: "1.1.0", Path: "releases/1.1.0"}, Revision: "main@sha1:0123"},
+		Completed: []state.Completed{{Identity: payload.Identity{Version: "1.1.0", Path: "releases/1.1.0"}}, {Identity: payload.Identity{Version: "1.0.0", Image: "a"}}},
 	}
-	want := worker.Desired{Version: "1.1.0", Path: "releases/1.1.0", Revision: "main@sha1:0123", Selection: selection}
+	want := worker.Desired{Identity: payload.Identity{Version: "1.1.0", Path: "releases/1.1.0"}, Revision: "main@sha1:0123", Selection: selection}
 	if diff := cmp.Diff(worker.Restore{Accepted: want, Applied: want}, restoreOf(record, spec)); diff != "" {
 		t.Errorf("same release (-want +got):\n%s", diff)
 	}
 	record.Completed = record.Completed[1:]
 	got := restoreOf(record, spec)
-	if diff := cmp.Diff(worker.Desired{Version: "1.0.0", Image: "a", Selection: selection}, got.Applied); diff != "" {
+	if diff := cmp.Diff(worker.Desired{Identity: payload.Identity{Version: "1.0.0", Image: "a"}, Selection: selection}, got.Applied); diff != "" {
 		t.Errorf("an update was on its way (-want +got):\n%s", diff)
 	}
 	if got := restoreOf(state.Release{}, spec); !got.Accepted.Empty() || !got.Applied.Empty() {
@@ -207,15 +209,15 @@ func TestARestartGoesOnWithWhatWasChosen(t *testing.T) {
 }
 
 func TestOnlyTheLastTwoReleasesStand(t *testing.T) {
-	record := state.Release{Completed: []state.Completed{{Version: "3", Image: "c"}, {Version: "2", Image: "b"}, {Version: "1", Image: "a"}}}
+	record := state.Release{Completed: []state.Completed{{Identity: payload.Identity{Version: "3", Image: "c"}}, {Identity: payload.Identity{Version: "2", Image: "b"}}, {Identity: payload.Identity{Version: "1", Image: "a"}}}}
 	for _, c := range []struct {
 		d    worker.Desired
 		want bool
 	}{
-		{worker.Desired{Version: "3", Image: "c"}, true},
-		{worker.Desired{Version: "2", Image: "b"}, true},
-		{worker.Desired{Version: "1", Image: "a"}, false},
-		{worker.Desired{Version: "3", Image: "x"}, false},
+		{worker.Desired{Identity: payload.Identity{Version: "3", Image: "c"}}, true},
+		{worker.Desired{Identity: payload.Identity{Version: "2", Image: "b"}}, true},
+		{worker.Desired{Identity: payload.Identity{Version: "1", Image: "a"}}, false},
+		{worker.Desired{Identity: payload.Identity{Version: "3", Image: "x"}}, false},
 	} {
 		if got := standing(record, c.d); got != c.want {
 			t.Errorf("standing(%s %s) = %v", c.d.Version, c.d.Image, got)

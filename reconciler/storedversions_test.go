@@ -107,7 +107,7 @@ func TestAWayBackThatDropsAStoredVersionIsRefusedBeforeAnyWrite(t *testing.T) {
 // violationsOf returns what the check of stored versions says.
 func violationsOf(t *testing.T, c *checks, release *payload.Payload) (out []precondition.Violation) {
 	t.Helper()
-	all, err := c.Check(t.Context(), worker.Desired{Version: release.Version}, release, worker.Current{})
+	all, err := c.Check(t.Context(), worker.Desired{Identity: payload.Identity{Version: release.Version}}, release, worker.Current{})
 	must(t, err)
 	for _, v := range all {
 		if v.Name == precondition.StoredVersions {

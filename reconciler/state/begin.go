@@ -13,7 +13,7 @@ import "context"
 func (s *Store) BeginRelease(ctx context.Context, name string, chosen Accepted) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
 		c := r.Accepted
-		same := c != nil && c.Version == chosen.Version && c.Image == chosen.Image && c.Path == chosen.Path && c.Revision == chosen.Revision && c.Selection == chosen.Selection
+		same := c != nil && c.Identity.Equal(chosen.Identity) && c.Revision == chosen.Revision && c.Selection == chosen.Selection
 		if same && (chosen.State == "" || c.State != "") {
 			return false
 		}

@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/lockstep-dev/lockstep/payload"
 )
 
 func TestAReleaseThatBeginsIsWhatTheNextProcessGoesOnWith(t *testing.T) {
 	client := configMaps(t)
 	s := New(client)
-	first, next := Accepted{Version: "1.0.0", Image: "a"}, Accepted{Version: "1.1.0", Image: "b"}
+	first, next := Accepted{Identity: payload.Identity{Version: "1.0.0", Image: "a"}}, Accepted{Identity: payload.Identity{Version: "1.1.0", Image: "b"}}
 	chosen := func() Accepted {
 		t.Helper()
 		again := New(client)

@@ -31,6 +31,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload"
 )
 
 // Names of the ConfigMaps that hold the store, and of their one key.
@@ -117,9 +118,7 @@ type Release struct {
 // Accepted is a release that was accepted to be applied: what a new process goes
 // on with while the desired one can't be.
 type Accepted struct {
-	Version string `json:"version"`
-	Image   string `json:"image,omitempty"`
-	Path    string `json:"path,omitempty"`
+	payload.Identity
 	// Revision of the source that Path is read at.
 	Revision string `json:"revision,omitempty"`
 	// State is the sync worker's while it wasn't level since it was accepted,
@@ -163,9 +162,7 @@ const MaxCompleted = 10
 
 // Completed is one release that was level.
 type Completed struct {
-	Version     string    `json:"version"`
-	Image       string    `json:"image,omitempty"`
-	Path        string    `json:"path,omitempty"`
+	payload.Identity
 	VersionHash string    `json:"versionHash,omitempty"`
 	Time        time.Time `json:"time"`
 }
@@ -397,7 +394,7 @@ func (s *Store) Releases() map[string]Release {
 // changes nothing.
 func (s *Store) Complete(ctx context.Context, name, product string, done Completed) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
-		if len(r.Completed) > 0 && r.Completed[0].VersionHash == done.VersionHash && r.Completed[0].Version == done.Version && r.Completed[0].Image == done.Image {
+		if len(r.Completed) > 0 && r.Completed[0].VersionHash == done.VersionHash && r.Completed[0].Identity.Equal(done.Identity) {
 			return false
 		}
 		r.Product = product

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
@@ -106,7 +107,7 @@ func TestASecondWriterIsNoticed(t *testing.T) {
 func TestCompletedReleasesAreRememberedOnceAndBounded(t *testing.T) {
 	s := New(configMaps(t))
 	for i := range 2 * MaxCompleted {
-		done := Completed{Version: fmt.Sprintf("1.%d.0", i), VersionHash: "sha256:aa", Time: time.Unix(int64(i), 0).UTC()}
+		done := Completed{Identity: payload.Identity{Version: fmt.Sprintf("1.%d.0", i)}, VersionHash: "sha256:aa", Time: time.Unix(int64(i), 0).UTC()}
 		for range 2 {
 			if err := s.Complete(t.Context(), "platform", "platform", done); err != nil {
 				t.Fatal(err)
@@ -232,7 +233,7 @@ func TestCapabilitiesOnlyGrow(t *testing.T) {
 		if err := s.Load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.SetAccepted(t.Context(), "platform", Accepted{Version: step.version}, step.with); err != nil {
+		if err := s.SetAccepted(t.Context(), "platform", Accepted{Identity: payload.Identity{Version: step.version}}, step.with); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(step.want, enabled()); diff != "" {

@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/config/version"
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -85,7 +86,7 @@ func resumed(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) bool {
 // sameEntry reports whether the entry is about the release. A path is another
 // release at each revision.
 func sameEntry(h *v1alpha1.ReleaseHistory, r worker.Release) bool {
-	return h.Version == r.Version && h.Image == r.Image && h.Path == r.Path &&
+	return r.Identity.Equal(payload.Identity{Version: h.Version, Image: h.Image, Path: h.Path}) &&
 		(r.Path == "" || h.Revision == sanitize.Clip(r.Revision, maxRevision))
 }
 

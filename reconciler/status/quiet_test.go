@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -29,7 +30,7 @@ func TestARepeatedRefusalChangesNothing(t *testing.T) {
 	facts := func(attempt int, at time.Time) ReleaseFacts {
 		w := level("1.1.0", imageA)
 		w.Load = worker.LoadStatus{
-			Desired: worker.Desired{Version: "1.2.0", Image: imageB}, Attempt: attempt, RetryAt: at.Add(time.Minute),
+			Desired: worker.Desired{Identity: payload.Identity{Version: "1.2.0", Image: imageB}}, Attempt: attempt, RetryAt: at.Add(time.Minute),
 			Failure: &worker.UpdateError{Code: "Unsigned", Message: "no signature", Retry: true},
 		}
 		return ReleaseFacts{Spec: spec("1.2.0", imageB), Generation: 2, Worker: w, Now: at}
@@ -45,7 +46,7 @@ func TestARepeatedRefusalChangesNothing(t *testing.T) {
 // without who signed it.
 func TestARestartKeepsWhoSignedWhatIsApplied(t *testing.T) {
 	before := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.1.0", imageA), Generation: 1, Worker: level("1.1.0", imageA), Now: start})
-	fresh := &worker.SyncWorkerStatus{Applied: worker.Release{Desired: worker.Desired{Version: "1.1.0", Image: imageA}}}
+	fresh := &worker.SyncWorkerStatus{Applied: worker.Release{Desired: worker.Desired{Identity: payload.Identity{Version: "1.1.0", Image: imageA}}}}
 	after := Release(before, ReleaseFacts{Spec: spec("1.1.0", imageA), Generation: 1, Worker: fresh, Now: start.Add(time.Hour)})
 	if diff := cmp.Diff(before.Applied, after.Applied); diff != "" {
 		t.Errorf("applied after a restart (-before +after):\n%s", diff)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -131,7 +132,7 @@ func capabilities(w *worker.SyncWorkerStatus) *v1alpha1.CapabilitiesStatus {
 // sameRelease reports whether ref is the release. A worker that only remembers
 // what was applied before its process began doesn't know who signed it.
 func sameRelease(ref *v1alpha1.ReleaseRef, r worker.Release) bool {
-	return ref != nil && ref.Version == r.Version && ref.Image == r.Image && ref.Path == r.Path
+	return ref != nil && r.Identity.Equal(payload.Identity{Version: ref.Version, Image: ref.Image, Path: ref.Path})
 }
 
 func releaseRef(r worker.Release) *v1alpha1.ReleaseRef {
@@ -244,7 +245,7 @@ func acceptance(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) (accepted, 
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, w.Load.Failure.Reason()
 		accepted.Message = withRetry(w.Load.Failure, "it won't pass until the release, the trust policy or the cluster changes")
 		verified = refusedYetVerified(verified, accepted, w.Load)
-	case w.Actual.Version == f.Spec.Desired.Version && w.Actual.Image == f.Spec.Desired.Image && w.Actual.Path == f.Spec.Desired.Path && selected(w):
+	case w.Actual.Identity.Equal(payload.Identity{Version: f.Spec.Desired.Version, Image: f.Spec.Desired.Image, Path: f.Spec.Desired.Path}) && selected(w):
 		accepted.Status, accepted.Reason = metav1.ConditionTrue, ReasonAccepted
 		accepted.Message = fmt.Sprintf("%s was verified and loaded", w.Actual.Version)
 		// As the status has them: a process that goes on with a release doesn't

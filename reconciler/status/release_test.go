@@ -29,7 +29,7 @@ func spec(version, image string) v1alpha1.ClusterReleaseSpec {
 }
 
 func release(version, image string) worker.Release {
-	return worker.Release{Desired: worker.Desired{Version: version, Image: image}, Verified: true, Evidence: []string{"release-2026"}}
+	return worker.Release{Desired: worker.Desired{Identity: payload.Identity{Version: version, Image: image}}, Verified: true, Evidence: []string{"release-2026"}}
 }
 
 func level(version, image string) *worker.SyncWorkerStatus {
@@ -54,7 +54,7 @@ func conditions(s v1alpha1.ClusterReleaseStatus) string {
 func TestReleaseConditions(t *testing.T) {
 	refused := level("1.1.0", imageA)
 	refused.Load = worker.LoadStatus{
-		Desired: worker.Desired{Version: "1.2.0", Image: imageB}, Step: worker.StepVerifyPayload,
+		Desired: worker.Desired{Identity: payload.Identity{Version: "1.2.0", Image: imageB}}, Step: worker.StepVerifyPayload,
 		Failure: &worker.UpdateError{Code: "Unsigned", Message: "sha256:bbbb has no signature", Retry: true},
 	}
 	failing := level("1.1.0", imageA)
@@ -104,7 +104,7 @@ func TestReleaseConditions(t *testing.T) {
 
 func TestARefusalNamesWhatGoesOn(t *testing.T) {
 	w := level("1.1.0", imageA)
-	w.Load = worker.LoadStatus{Desired: worker.Desired{Version: "1.2.0", Image: imageB}, Failure: &worker.UpdateError{Code: "Unsigned", Message: "no signature", Retry: true}}
+	w.Load = worker.LoadStatus{Desired: worker.Desired{Identity: payload.Identity{Version: "1.2.0", Image: imageB}}, Failure: &worker.UpdateError{Code: "Unsigned", Message: "no signature", Retry: true}}
 	s := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.2.0", imageB), Worker: w, Now: start})
 	c := meta.FindStatusCondition(s.Conditions, "Ready")
 	for _, want := range []string{"1.2.0 refused", "1.1.0 goes on", "Unsigned"} {
@@ -119,7 +119,7 @@ func TestARefusalNamesWhatGoesOn(t *testing.T) {
 
 func TestARefusalSaysItsReasonOnce(t *testing.T) {
 	w := level("1.1.0", imageA)
-	w.Load = worker.LoadStatus{Desired: worker.Desired{Version: "1.2.0", Image: imageB}, Failure: &worker.UpdateError{Code: "Unsigned", Message: "Unsigned: found no signature", Retry: true}}
+	w.Load = worker.LoadStatus{Desired: worker.Desired{Identity: payload.Identity{Version: "1.2.0", Image: imageB}}, Failure: &worker.UpdateError{Code: "Unsigned", Message: "Unsigned: found no signature", Retry: true}}
 	s := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.2.0", imageB), Worker: w, Now: start})
 	if c := meta.FindStatusCondition(s.Conditions, "Ready"); strings.Count(c.Message, "Unsigned") != 1 {
 		t.Errorf("Ready message %q, want its reason once", c.Message)
@@ -182,7 +182,7 @@ func TestSignaturesOfARefusedReleaseAreJudgedByThemselves(t *testing.T) {
 	} {
 		w := level("1.1.0", imageA)
 		w.Load = worker.LoadStatus{
-			Desired: worker.Desired{Version: "1.2.0", Image: imageB}, Step: tc.step, Verified: tc.verified, Evidence: []string{"ci"},
+			Desired: worker.Desired{Identity: payload.Identity{Version: "1.2.0", Image: imageB}}, Step: tc.step, Verified: tc.verified, Evidence: []string{"ci"},
 			Failure: &worker.UpdateError{Code: tc.code, Message: "no"},
 		}
 		s := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.2.0", imageB), Worker: w, Now: start})

@@ -236,7 +236,7 @@ func desired(version string) Desired {
 	if version == "" || version == "none" {
 		return Desired{}
 	}
-	return Desired{Version: version, Image: "r@sha256:" + version}
+	return Desired{Identity: payload.Identity{Version: version, Image: "r@sha256:" + version}}
 }
 
 func object(name string) payload.ObjectID { return payload.ObjectID{Kind: "ConfigMap", Name: name} }

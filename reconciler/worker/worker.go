@@ -27,11 +27,7 @@ import (
 // Desired is the release that is asked for: what the retriever needs to
 // verify, fetch and load it.
 type Desired struct {
-	// Version that the payload's metadata must state.
-	Version string
-	// Image is repository@sha256:<hex>; Path a directory of the repository
-	// that declared the release. One of them is set.
-	Image, Path string
+	payload.Identity
 	// Signatures are digests of signature material to fetch first.
 	Signatures []string
 	// Revision of the source that asked; for a Path it is part of what is
@@ -43,14 +39,10 @@ type Desired struct {
 	Waivers []string
 }
 
-// Empty reports that no release is asked for.
-func (d Desired) Empty() bool { return d.Image == "" && d.Path == "" }
-
 // Equal reports whether d and other ask for the same content. Waivers and
 // signatures help to accept content but don't change it.
 func (d Desired) Equal(other Desired) bool {
-	return d.Version == other.Version && d.Image == other.Image && d.Path == other.Path &&
-		(d.Path == "" || d.Revision == other.Revision) && d.Selection.Equal(other.Selection)
+	return d.Identity.Equal(other.Identity) && (d.Path == "" || d.Revision == other.Revision) && d.Selection.Equal(other.Selection)
 }
 
 // equal reports that nothing at all differs.

@@ -64,7 +64,7 @@ var imports = map[string][]string{
 	"nodeos/tasks":         {"config/sanitize", "nodeos"},
 	"nodeos/wire":          {"config/sanitize", "nodeos", "nodeos/agentpb"},
 
-	"reconciler/state":            {"config/trust"},
+	"reconciler/state":            {"payload", "config/trust"},
 	"reconciler/apply":            {"payload/kinds", "config/sanitize", "payload", "reconciler/live"},
 	"reconciler/drain":            {"config/sanitize", "config/v1alpha1", "nodeos", "reconciler/live"},
 	"reconciler/gate":             {"config/sanitize", "config/v1alpha1", "nodeos", "reconciler/live"},
@@ -76,7 +76,7 @@ var imports = map[string][]string{
 	"reconciler/plan":             {"config/...", "payload/...", "reconciler/...", "sources/..."},
 	"reconciler/rollout":          {"config/sanitize", "config/v1alpha1", "nodeos", "reconciler/ledger"},
 	"reconciler/rollout/executor": {"config/sanitize", "config/v1alpha1", "nodeos", "nodeos/fleet", "reconciler/drain", "reconciler/gate", "reconciler/ledger", "reconciler/rollout"},
-	"reconciler/status":           {"config/version", "config/sanitize", "config/v1alpha1", "reconciler/rollout", "reconciler/worker"},
+	"reconciler/status":           {"payload", "config/version", "config/sanitize", "config/v1alpha1", "reconciler/rollout", "reconciler/worker"},
 	"reconciler/worker":           {"config/version", "config/sanitize", "config/v1alpha1", "payload", "payload/precondition", "payload/taskgraph"},
 	"reconciler/writeback":        {"config/sanitize", "config/v1alpha1", "reconciler/status", "sources"},
 	"reconciler":                  {"config/...", "payload/...", "sources/...", "reconciler/...", "nodeos", "nodeos/fleet", "nodeos/mtls", "nodeos/agentpb", "nodeos/wire"},
