@@ -60,7 +60,7 @@ const retryTrust = 10 * time.Minute
 
 // errNoHosts says that hosts can't be driven.
 var errNoHosts = &reasonError{"HostsDisabled", true, errors.New(
-	"the reconciler has no certificate for agents: start it with --agent-pki, a directory as lockstep pki issue caller makes it")}
+	"the reconciler has no certificate for agents: start it with --pki-dir, a directory as lockstep pki issue caller makes it")}
 
 // newHostRuntime makes the runtime; it speaks to no host before Start.
 func newHostRuntime(o *Operator) (*hostRuntime, error) {

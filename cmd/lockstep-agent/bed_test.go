@@ -187,7 +187,7 @@ func (b *bed) start(first nodeos.Image, extra ...string) {
 	file, digest := b.trustFile()
 	b.process = b.spawn(append([]string{
 		"-supervise", "-listen", b.address, "-state-dir", filepath.Join(b.dir, "state"), "-pki-dir", host, "-cluster-uid", testCluster,
-		"-node-name", "node-1", "-platform-dir", b.dir, "-trust-policy", file, "-trust-digest", digest.String(), "-allow-loopback-registry",
+		"-node-name", "node-1", "-platform-dir", b.dir, "-trust-policy", file, "-trust-root-digest", digest.String(), "-allow-loopback-registries",
 		"-min-restart-interval", "1ms", "-sim-dir", b.machine(), "-sim-image", filepath.Join(b.dir, "system-2.0.0.json"), "-sim-image-ref", first.Ref.String(),
 	}, extra...))
 	identity, err := mtls.Open(mtls.InDir(caller), time.Now)

@@ -63,7 +63,7 @@ func (d doors) open() []string {
 		names = append(names, "allow-plain-http")
 	}
 	if d.loopback {
-		names = append(names, "allow-loopback-registry")
+		names = append(names, "allow-loopback-registries")
 	}
 	return names
 }
@@ -84,7 +84,7 @@ func parse(args []string, stderr io.Writer) (agentConfig, error) {
 	set.StringVar(&c.platformDir, "platform-dir", "/etc/lockstep", "directory of the platform's files, such as machine.yaml")
 	set.StringVar(&c.backend, "backend", "sim", "the machine's mechanism: sim")
 	set.StringVar(&c.trustPolicy, "trust-policy", "", "file with the first trust document of this host, a DSSE envelope")
-	set.StringVar(&digest, "trust-digest", "", "digest of that document, which came by another way than the file")
+	set.StringVar(&digest, "trust-root-digest", "", "digest of that document, which came by another way than the file")
 	set.StringVar(&c.registries, "registries", "", "registries file: mirrors, authorities and credentials of registries")
 	set.DurationVar(&c.restartInterval, "min-restart-interval", runner.DefaultRestartInterval, "least time between two restarts that were ordered over the network")
 	set.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -93,7 +93,7 @@ func parse(args []string, stderr io.Writer) (agentConfig, error) {
 	set.StringVar(&c.sim.image, "sim-image", "", "file with the system that a new simulated machine has")
 	set.StringVar(&c.sim.imageRef, "sim-image-ref", "", "repository@sha256:… of that system; default: the digest of the file")
 	set.BoolVar(&c.doors.plainHTTP, "allow-plain-http", false, "development: registries without TLS, where the registries file says so")
-	set.BoolVar(&c.doors.loopback, "allow-loopback-registry", false, "development: registries on this machine")
+	set.BoolVar(&c.doors.loopback, "allow-loopback-registries", false, "development: registries on this machine")
 	if err := set.Parse(args); err != nil {
 		return agentConfig{}, err
 	}
@@ -103,7 +103,7 @@ func parse(args []string, stderr io.Writer) (agentConfig, error) {
 	if digest != "" {
 		var err error
 		if c.trustDigest, err = trust.ParseDigest(digest); err != nil {
-			return agentConfig{}, fmt.Errorf("-trust-digest: %w", err)
+			return agentConfig{}, fmt.Errorf("-trust-root-digest: %w", err)
 		}
 	}
 	return c, c.check()
@@ -121,7 +121,7 @@ func (c agentConfig) check() error {
 	need(c.backend == "sim" && c.sim.dir == "", "-sim-dir: the simulated machine needs a directory")
 	need(!slices.Contains(platform.Names(), c.platform), "-platform %q: this agent knows %v", c.platform, platform.Names())
 	need(c.stateDir == "", "-state-dir: there must be one")
-	need((c.trustPolicy == "") != (c.trustDigest == ""), "-trust-policy and -trust-digest go together")
+	need((c.trustPolicy == "") != (c.trustDigest == ""), "-trust-policy and -trust-root-digest go together")
 	if _, _, err := net.SplitHostPort(c.listen); err != nil {
 		all = append(all, fmt.Errorf("-listen: %w", err))
 	}

@@ -151,7 +151,7 @@ func TestACommandLineSaysAllThatIsWrongWithIt(t *testing.T) {
 	if err == nil {
 		t.Fatal("passed")
 	}
-	for _, want := range []string{"-backend", "-listen", "-trust-digest", "-cluster-uid"} {
+	for _, want := range []string{"-backend", "-listen", "-trust-root-digest", "-cluster-uid"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q doesn't mention %s", err, want)
 		}

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lockstep-reconciler runs in the cluster: it reads the Git sources,
-// verifies and applies releases, drives the hosts' operating systems and
-// writes status back.
+// Command lockstep-reconciler runs in the cluster: it fetches Git sources, verifies
+// and applies releases, rolls out operating systems and writes status back.
 package main
 
 import (
@@ -44,7 +43,7 @@ func main() {
 	}
 }
 
-// flags are the command line, as given.
+// flags are the parsed command line.
 type flags struct {
 	kubeconfig string
 	logFormat  string
@@ -91,22 +90,22 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	o := &f.options
 	fs := flag.NewFlagSet("lockstep-reconciler", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "path of a kubeconfig; empty: $KUBECONFIG, or the pod's own service account")
-	fs.StringVar(&f.logFormat, "log-format", "json", "json, or console for people")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "path to the kubeconfig (default: $KUBECONFIG or the pod's service account)")
+	fs.StringVar(&f.logFormat, "log-format", "json", "json or console")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info or error")
-	fs.StringVar(&f.rootDigest, "trust-root-digest", "", "sha256 digest of the first trust document, pinned at installation; later ones follow by signature")
-	fs.StringVar(&o.StateDir, "state-dir", "/var/lib/lockstep", "directory for mirrors of Git sources and content of registries; it may be lost at any time")
-	fs.StringVar(&o.RegistriesFile, "registries", "", "file that says how registries are reached: mirrors, CAs, credentials")
-	fs.BoolVar(&o.AllowLoopbackRegistries, "allow-loopback-registries", false, "for development: registries on loopback addresses, without TLS")
-	fs.BoolVar(&o.AllowInsecureSources, "allow-insecure-sources", false, "for development: Git sources over http and file; shown as condition Insecure")
-	fs.StringVar(&o.AgentPKIDir, "agent-pki", "", "directory with ca.crt, tls.crt and tls.key as lockstep pki issue caller makes it, for speaking to agents; empty: no host is driven")
-	fs.StringVar(&o.ClusterUID, "cluster-uid", "", "identity of the cluster in certificates and fences; empty: the UID of namespace kube-system")
-	fs.StringVar(&o.ServiceAccount, "service-account", "lockstep-reconciler", "the service account that this process runs as")
-	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "act only while holding the lease")
-	fs.DurationVar(&o.LeaseDuration, "lease-duration", 30*time.Second, "how long a silent leader keeps the lease")
-	fs.StringVar(&o.MetricsAddress, "metrics-address", "127.0.0.1:8080", "address of the metrics server; 0 for none")
-	fs.StringVar(&o.HealthAddress, "health-address", ":8081", "address of /healthz and /readyz; 0 for none")
-	fs.StringVar(&o.EventsAddress, "events-address", "", "address of a Flux notification-controller that receives events")
+	fs.StringVar(&f.rootDigest, "trust-root-digest", "", "digest of the first trust document, sha256:<hex>; pinned at installation")
+	fs.StringVar(&o.StateDir, "state-dir", "/var/lib/lockstep", "directory for caches of Git and registry content; may be deleted at any time")
+	fs.StringVar(&o.RegistriesFile, "registries", "", "file with mirrors, CAs and credentials of registries")
+	fs.BoolVar(&o.AllowLoopbackRegistries, "allow-loopback-registries", false, "insecure: use registries on loopback addresses without TLS")
+	fs.BoolVar(&o.AllowInsecureSources, "allow-insecure-sources", false, "insecure: use Git sources over http and file")
+	fs.StringVar(&o.AgentPKIDir, "pki-dir", "", "directory with ca.crt, tls.crt and tls.key for connecting to agents (lockstep pki issue caller); without it hosts aren't managed")
+	fs.StringVar(&o.ClusterUID, "cluster-uid", "", "UID of the cluster in certificates and fences (default: the UID of namespace kube-system)")
+	fs.StringVar(&o.ServiceAccount, "service-account", "lockstep-reconciler", "service account of this process")
+	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "enable leader election")
+	fs.DurationVar(&o.LeaseDuration, "lease-duration", 30*time.Second, "duration of the leader's lease")
+	fs.StringVar(&o.MetricsAddress, "metrics-address", "127.0.0.1:8080", "bind address of the metrics endpoint; 0 disables it")
+	fs.StringVar(&o.HealthAddress, "health-address", ":8081", "bind address of /healthz and /readyz; 0 disables them")
+	fs.StringVar(&o.EventsAddress, "events-address", "", "address of a Flux notification-controller for events")
 	if err := fs.Parse(args); err != nil {
 		return f, err
 	}
@@ -121,7 +120,7 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	return f, nil
 }
 
-// newLogger makes a zap logger: JSON with stable keys by default.
+// newLogger returns a zap logger.
 func newLogger(format, level string, out io.Writer) (logr.Logger, error) {
 	lvl, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -142,7 +141,8 @@ func newLogger(format, level string, out io.Writer) (logr.Logger, error) {
 	return zapr.NewLogger(zap.New(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(out)), lvl))), nil
 }
 
-// clusterConfig finds the API server: the file, the environment, the pod.
+// clusterConfig returns the client configuration from the file, the environment
+// or the pod.
 func clusterConfig(path string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = path
@@ -150,8 +150,8 @@ func clusterConfig(path string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster configuration: %w; set --kubeconfig or KUBECONFIG, or run in a pod", err)
 	}
-	// The server has priority and fairness; a limit here would only make
-	// queues that nobody sees.
+	// The server has priority and fairness; a client-side limit would only add
+	// invisible queues.
 	cfg.QPS = -1
 	cfg.UserAgent = "lockstep-reconciler/" + version
 	return cfg, nil

@@ -19,19 +19,19 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
-// clusterFlags say which cluster a command speaks to.
+// clusterFlags select the cluster of a command.
 type clusterFlags struct {
 	kubeconfig string
 	context    string
 }
 
 func (f *clusterFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "path of a kubeconfig (default: $KUBECONFIG, ~/.kube/config or the pod's own)")
-	cmd.Flags().StringVar(&f.context, "context", "", "context of the kubeconfig")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "path to the kubeconfig (default: $KUBECONFIG, ~/.kube/config or the pod's own)")
+	cmd.Flags().StringVar(&f.context, "context", "", "name of the kubeconfig context")
 }
 
-// config returns the client configuration that the flags, the environment and
-// the defaults of kubectl name, in this order.
+// config returns the client configuration from the flags, the environment and
+// kubectl's defaults, in this order.
 func (f *clusterFlags) config() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
@@ -62,7 +62,7 @@ func (f *clusterFlags) client() (client.WithWatch, error) {
 	return c, nil
 }
 
-// newScheme knows the kinds of Kubernetes and our own.
+// newScheme returns a scheme with the kinds of Kubernetes and of Lockstep.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -74,12 +74,12 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// parseObjectArg reads KIND/NAME as people type it: any case, singular, plural
-// or short name of our kinds.
+// parseObjectArg parses KIND/NAME: any case, singular, plural or short name of
+// Lockstep's kinds.
 func parseObjectArg(arg string) (client.Object, error) {
 	kind, name, ok := strings.Cut(arg, "/")
 	if !ok || name == "" || strings.Contains(name, "/") {
-		return nil, invalid(fmt.Errorf("%q is not KIND/NAME, such as clusterrelease/platform", arg))
+		return nil, invalid(fmt.Errorf("object %q: want KIND/NAME, for example clusterrelease/platform", arg))
 	}
 	var obj client.Object
 	switch strings.ToLower(kind) {
@@ -94,7 +94,7 @@ func parseObjectArg(arg string) (client.Object, error) {
 	case "trustpolicy", "trustpolicies", "tp":
 		obj = &v1alpha1.TrustPolicy{}
 	default:
-		return nil, invalid(fmt.Errorf("%q is not a kind of %s: want gitsource, clusterrelease, nodeos, host or trustpolicy", kind, v1alpha1.Group))
+		return nil, invalid(fmt.Errorf("kind %q of %s: want gitsource, clusterrelease, nodeos, host or trustpolicy", kind, v1alpha1.Group))
 	}
 	obj.SetNamespace(v1alpha1.Namespace)
 	obj.SetName(name)
@@ -119,9 +119,9 @@ func objectArg(obj client.Object) string {
 	return kind + "/" + obj.GetName()
 }
 
-// whoami names the person at this terminal for annotations; it is a courtesy,
-// not an identity: the API server's audit log has that.
-func whoami() string {
+// whoami returns the local user for annotations. It isn't authenticated: the API
+// server's audit log has the identity.
+func user() string {
 	user := os.Getenv("USER")
 	if user == "" {
 		user = "unknown"

@@ -36,14 +36,16 @@ func newExplainCommand() *cobra.Command {
 	var flags clusterFlags
 	cmd := &cobra.Command{
 		Use:   "explain KIND/NAME | [GROUP/]KIND/[NAMESPACE/]NAME | REASON",
-		Short: "Say why an object is as it is: from the commit to the live object",
-		Long: `explain follows the chain commit, source, declared object, release, manifest, live
-object, and says why the object is as it is: refused, waiting, drifted, left to
-people or to another controller, or not Lockstep's at all. It reads the API and
-changes nothing.
+		Short: "Explain the state of an object or a condition reason",
+		Long: `Explain the state of an object or a condition reason.
 
-With the reason of a condition instead of an object it says what that means and
-what to do, without a cluster.`,
+explain follows an object from the commit over the source, the declared object,
+the release and the manifest to the live object, and prints the cause of its
+state: rejected, waiting, drifted, unmanaged, owned by another controller, or not
+managed by Lockstep. It only reads.
+
+With the reason of a condition it prints what the reason means and what to do. No
+cluster is needed for that.`,
 		Example: `  lockstep explain clusterrelease/platform
   lockstep explain host/node-13
   lockstep explain deployment/web/api
@@ -58,7 +60,7 @@ what to do, without a cluster.`,
 			if err != nil {
 				return err
 			}
-			view := &explainView{now: time.Now(), statusView: statusView{now: time.Now(), colour: colourful(cmd.OutOrStdout())}}
+			view := &explainView{now: time.Now(), statusView: statusView{now: time.Now(), colour: useColour(cmd.OutOrStdout())}}
 			_, err = io.WriteString(cmd.OutOrStdout(), view.render(e))
 			return err
 		},
@@ -67,54 +69,55 @@ what to do, without a cluster.`,
 	return cmd
 }
 
-// explainReason prints a line of the reference of reasons.
+// explainReason prints an entry of the reference of reasons.
 func explainReason(out io.Writer, name string) error {
 	r, ok := reasons.Find(name)
 	if !ok {
-		return invalid(fmt.Errorf("%.100q is neither KIND/NAME, such as clusterrelease/platform, nor a reason that Lockstep gives", name))
+		return invalid(fmt.Errorf("%.100q is neither an object (KIND/NAME, for example clusterrelease/platform) nor a condition reason of Lockstep", name))
 	}
-	if err := say(out, "%s: %s\n", r.Name, r.Means); err != nil {
+	if err := printf(out, "%s: %s\n", r.Name, r.Means); err != nil {
 		return err
 	}
 	if r.Mends != reasons.Fine {
-		if err := say(out, "  mends itself: %s\n", r.Mends); err != nil {
+		if err := printf(out, "  resolves automatically: %s\n", r.Mends); err != nil {
 			return err
 		}
 	}
 	if r.Do == "" {
 		return nil
 	}
-	return say(out, "  to do: %s\n", strings.ReplaceAll(r.Do, "`", ""))
+	return printf(out, "  to do: %s\n", strings.ReplaceAll(r.Do, "`", ""))
 }
 
-// evidence is everything that an explanation is made of, read at once.
+// evidence is what an explanation is based on.
 type evidence struct {
-	id    payload.ObjectID
-	world world
-	// live and meta are the object as it is; nil where it isn't there.
-	live *unstructured.Unstructured
-	meta *metav1.PartialObjectMetadata
-	// held are the inventories that hold it; holder is the set that the live
-	// object itself names, "" for none.
+	id      payload.ObjectID
+	objects objects
+	// live and meta are the live object; nil if it doesn't exist.
+	live     *unstructured.Unstructured
+	metadata *metav1.PartialObjectMetadata
+	// held are the inventory entries of the object; holder is the apply set
+	// that the live object's labels name, "" for none.
 	held   []apply.Held
 	holder string
-	// leftOut are the releases whose payloads have it, but not for this cluster;
-	// looked for where no inventory holds it.
-	leftOut []excluded.Found
-	// source declares the object in Git, with this spec hash; "" if none does.
-	source, declared string
+	// leftOut are the releases whose selection excludes it; read only if no
+	// inventory contains it.
+	excluded []excluded.Found
+	// source is the GitSource that declares the object, declaredHash the hash of
+	// the declared spec; "" for none.
+	source, declaredHash string
 	// nodeLabels are those of a host's Node.
 	nodeLabels labels.Set
-	// problems are what couldn't be read.
+	// problems are errors of reads that the explanation can do without.
 	problems []string
 }
 
-// ours reports whether the object is of a kind of ours, where people see it.
-func (e *evidence) ours() (client.Object, bool) {
+// ours returns the object if it is one of Lockstep's kinds in its namespace.
+func (e *evidence) declared() (client.Object, bool) {
 	if e.id.Group != v1alpha1.Group || e.id.Namespace != v1alpha1.Namespace {
 		return nil, false
 	}
-	for _, obj := range e.world.objects() {
+	for _, obj := range e.objects.list() {
 		if obj.GetName() == e.id.Name && kindOf(obj) == e.id.Kind {
 			return obj, true
 		}
@@ -122,7 +125,7 @@ func (e *evidence) ours() (client.Object, bool) {
 	return nil, false
 }
 
-// kindOf names the kind of one of our objects.
+// kindOf returns the kind of an object of Lockstep's.
 func kindOf(obj client.Object) string {
 	switch obj.(type) {
 	case *v1alpha1.GitSource:
@@ -139,7 +142,7 @@ func kindOf(obj client.Object) string {
 	return ""
 }
 
-// gather reads what there is to know of the object that arg names.
+// gather reads the evidence about an object.
 func gather(ctx context.Context, flags *clusterFlags, arg string) (*evidence, error) {
 	c, err := flags.client()
 	if err != nil {
@@ -154,7 +157,7 @@ func gather(ctx context.Context, flags *clusterFlags, arg string) (*evidence, er
 		return nil, fmt.Errorf("client for %s: %w", cfg.Host, err)
 	}
 	e := &evidence{}
-	if e.world, err = readWorld(ctx, c); err != nil {
+	if e.objects, err = readObjects(ctx, c); err != nil {
 		return nil, err
 	}
 	var gvk schema.GroupVersionKind
@@ -174,7 +177,7 @@ func gather(ctx context.Context, flags *clusterFlags, arg string) (*evidence, er
 		e.problems = append(e.problems, err.Error())
 	}
 	if len(e.held) == 0 {
-		if e.leftOut, err = excluded.Find(ctx, maps, e.id); err != nil {
+		if e.excluded, err = excluded.Find(ctx, maps, e.id); err != nil {
 			e.problems = append(e.problems, err.Error())
 		}
 	}
@@ -182,13 +185,13 @@ func gather(ctx context.Context, flags *clusterFlags, arg string) (*evidence, er
 	if err := store.Load(ctx); err != nil {
 		e.problems = append(e.problems, err.Error())
 	} else if e.id.Group == v1alpha1.Group {
-		e.source, e.declared, _ = store.Owner(e.id.Kind, e.id.Name)
+		e.source, e.declaredHash, _ = store.Owner(e.id.Kind, e.id.Name)
 	}
 	return e, nil
 }
 
-// readLive reads the object twice: whole, and its metadata as the server
-// encodes it, whose managed fields must not be decoded and encoded again.
+// readLive reads the object and, separately, its metadata: decoding the object
+// would reorder its managed fields.
 func (e *evidence) readLive(ctx context.Context, c client.Client, gvk schema.GroupVersionKind) error {
 	key := client.ObjectKey{Namespace: e.id.Namespace, Name: e.id.Name}
 	live := &unstructured.Unstructured{}
@@ -205,7 +208,7 @@ func (e *evidence) readLive(ctx context.Context, c client.Client, gvk schema.Gro
 	if err := c.Get(ctx, key, partial); err != nil {
 		return fmt.Errorf("read %s: %w", e.id, err)
 	}
-	e.live, e.meta, e.holder = live, partial, apply.HolderOf(partial)
+	e.live, e.metadata, e.holder = live, partial, apply.HolderOf(partial)
 	if e.id.Group != v1alpha1.Group || e.id.Kind != v1alpha1.KindHost {
 		return nil
 	}
@@ -216,13 +219,13 @@ func (e *evidence) readLive(ctx context.Context, c client.Client, gvk schema.Gro
 	return nil
 }
 
-// resolveObject reads [GROUP/]KIND/[NAMESPACE/]NAME as people type it: kinds in
-// any case, plural or short; the group may stand behind the kind, as in
+// resolveObject parses [GROUP/]KIND/[NAMESPACE/]NAME. Kinds may be plural, short
+// and in any case; the group may follow the kind, as in
 // deployments.apps/web/api.
 func resolveObject(mapper meta.RESTMapper, arg string) (payload.ObjectID, schema.GroupVersionKind, error) {
 	parts := strings.Split(arg, "/")
 	if slices.Contains(parts, "") {
-		return payload.ObjectID{}, schema.GroupVersionKind{}, invalid(fmt.Errorf("%.200q has an empty part; want [GROUP/]KIND/[NAMESPACE/]NAME", arg))
+		return payload.ObjectID{}, schema.GroupVersionKind{}, invalid(fmt.Errorf("object %.200q has an empty part: want [GROUP/]KIND/[NAMESPACE/]NAME", arg))
 	}
 	kind, rest := schema.ParseGroupResource(strings.ToLower(parts[0])), parts[1:]
 	gvk, err := mapper.KindFor(kind.WithVersion(""))
@@ -231,7 +234,7 @@ func resolveObject(mapper meta.RESTMapper, arg string) (payload.ObjectID, schema
 		gvk, err = mapper.KindFor(kind.WithVersion(""))
 	}
 	if err != nil {
-		return payload.ObjectID{}, gvk, invalid(fmt.Errorf("the cluster doesn't know the kind of %.200q: want [GROUP/]KIND/[NAMESPACE/]NAME, such as deployment/web/api: %w", arg, err))
+		return payload.ObjectID{}, gvk, invalid(fmt.Errorf("object %.200q: the cluster serves no such kind; want [GROUP/]KIND/[NAMESPACE/]NAME, for example deployment/web/api: %w", arg, err))
 	}
 	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
@@ -243,9 +246,9 @@ func resolveObject(mapper meta.RESTMapper, arg string) (payload.ObjectID, schema
 	case namespaced && len(rest) == 2:
 		id.Namespace = rest[0]
 	case namespaced:
-		return id, gvk, invalid(fmt.Errorf("%s has namespaces: want %s/NAMESPACE/NAME", gvk.Kind, strings.ToLower(gvk.Kind)))
+		return id, gvk, invalid(fmt.Errorf("%s is namespaced: want %s/NAMESPACE/NAME", gvk.Kind, strings.ToLower(gvk.Kind)))
 	case len(rest) != 1:
-		return id, gvk, invalid(fmt.Errorf("%s has no namespaces: want %s/NAME", gvk.Kind, strings.ToLower(gvk.Kind)))
+		return id, gvk, invalid(fmt.Errorf("%s isn't namespaced: want %s/NAME", gvk.Kind, strings.ToLower(gvk.Kind)))
 	}
 	return id, gvk, nil
 }

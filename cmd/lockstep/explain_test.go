@@ -177,7 +177,7 @@ func (e *explained) patch(name, manager, body string) {
 }
 
 // says runs the command and looks for each of the words.
-func (e *explained) says(arg string, words ...string) {
+func (e *explained) contains(arg string, words ...string) {
 	e.t.Helper()
 	out, err := e.run(arg)
 	e.must(err)
@@ -201,39 +201,39 @@ func (e *explained) run(arg string) (string, error) {
 
 func TestExplainFollowsTheChainFromTheCommitToTheLiveObject(t *testing.T) {
 	e := newExplained(t)
-	e.apply("level", "drifted", "touched", "gone", "later")
+	e.apply("synced", "drifted", "touched", "gone", "later")
 	e.patch("drifted", "kubectl-edit", `{"data":{"key":"edited"}}`)
 	e.patch("touched", "other-controller", `{"data":{"more":"added"}}`)
 	e.must(e.client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: explainedNamespace, Name: "gone"}}))
-	e.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: explainedNamespace, Name: "foreign"}})
+	e.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: explainedNamespace, Name: "other"}})
 
-	e.says("configmap/explained/level", "ConfigMap explained/level   as ClusterRelease/explained 1.4.2 wants it",
-		`commit    main@sha1:9f2c1ab "platform 1.4.2", signed by admin-1`, "GitSource/explained", "wants 1.5.0",
-		"1.4.2 accepted and level, signed by release-2026", "run level 10; made by the release",
-		"refused   1.5.0 isn't accepted, 1.4.2 goes on: ThresholdNotMet: has 1 of 2 signatures", "lockstep:clusterrelease/explained")
-	e.says("cm/explained/drifted", "drifted", "the last other writer is kubectl-edit", "put back by itself")
-	e.says("configmaps/explained/touched", "left it", "others wrote the object since", "other-controller")
-	e.says("ConfigMap/explained/gone", "gone: ", "somebody deleted it", "live      not there")
-	e.says("configmap/explained/later", "waits for its turn", "run level 50, the release is at 2 (2/4)")
-	e.says("configmap/explained/foreign", "not ours: no release declares it")
+	e.contains("configmap/explained/synced", "ConfigMap explained/synced   in sync with ClusterRelease/explained 1.4.2",
+		`commit    main@sha1:9f2c1ab "platform 1.4.2", signed by admin-1`, "GitSource/explained", "desires 1.5.0",
+		"1.4.2 accepted and complete, signed by release-2026", "run level 10; created by the release",
+		"rejected  1.5.0; still running 1.4.2: ThresholdNotMet: has 1 of 2 signatures", "lockstep:clusterrelease/explained")
+	e.contains("cm/explained/drifted", "drifted", "the last other writer is kubectl-edit", "repaired automatically")
+	e.contains("configmaps/explained/touched", "probably in sync", "another manager wrote the object", "other-controller")
+	e.contains("ConfigMap/explained/gone", "deleted, though ClusterRelease/explained 1.4.2 declares it", "live      not found")
+	e.contains("configmap/explained/later", "not applied yet", "in run level 50 of ClusterRelease/explained, which is at run level 2 (2/4)")
+	e.contains("configmap/explained/other", "not managed: no release declares it")
 	e.must(excluded.New(e.maps, "explained").Record(t.Context(), &payload.Payload{Version: "1.4.2", Skipped: []payload.Skipped{
 		{ID: e.configMap("optional").ID, File: "release-manifests/0000_50_web_00.yaml", Line: 7, Reason: payload.SkipCapability, Detail: "capability Console isn't enabled"},
-		{ID: e.configMap("foreign").ID, File: "release-manifests/0000_50_web_01.yaml", Line: 1, Reason: payload.SkipProfile, Detail: "only for profile edge"},
+		{ID: e.configMap("other").ID, File: "release-manifests/0000_50_web_01.yaml", Line: 1, Reason: payload.SkipProfile, Detail: "only for profile edge"},
 	}}))
-	e.says("configmap/explained/optional", "isn't in the cluster: ClusterRelease/explained 1.4.2 leaves it out: Capability: capability Console isn't enabled (release-manifests/0000_50_web_00.yaml:7)",
-		"spec.profile, featureSet, featureGates and capabilities")
-	e.says("configmap/explained/foreign", "not ours: ClusterRelease/explained 1.4.2 leaves it out: Profile: only for profile edge")
-	e.says("configmap/explained/nowhere", "isn't in the cluster, and no release declares it")
-	e.says("configmap/explained/hotfixed", "left to people by an override of ClusterRelease/explained: hotfix")
-	e.says("configmap/explained/refused", "isn't as ClusterRelease/explained 1.4.2 wants it: WebhookDenied: policy: no", "for 4m", "said no")
-	e.says("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "mends itself: yes", "blocking  ConfigMap explained/refused", "it won't pass by itself",
-		"payload   documents left out for this cluster: 2, oddities accepted: 1",
+	e.contains("configmap/explained/optional", "not found: excluded by ClusterRelease/explained 1.4.2: Capability: capability Console isn't enabled (release-manifests/0000_50_web_00.yaml:7)",
+		"spec.profile, featureSet, featureGates or capabilities")
+	e.contains("configmap/explained/other", "not managed: excluded by ClusterRelease/explained 1.4.2: Profile: only for profile edge")
+	e.contains("configmap/explained/nowhere", "not found; no release declares it")
+	e.contains("configmap/explained/hotfixed", "unmanaged by an override of ClusterRelease/explained: hotfix")
+	e.contains("configmap/explained/refused", "not ready for ClusterRelease/explained 1.4.2: WebhookDenied: policy: no", "for 4m", "said no")
+	e.contains("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "resolves automatically: yes", "blocking  ConfigMap explained/refused", "doesn't resolve automatically",
+		"payload   2 documents excluded, 1 warnings",
 		"warning   HostSkew: kubelets are old")
-	e.says("apps/Deployment/explained/api", "apps Deployment explained/api   isn't in the cluster")
-	e.says("gitsource/explained", "accepted  main@sha1:9f2c1ab", "does lockstep-reconciler run?")
+	e.contains("apps/Deployment/explained/api", "apps Deployment explained/api   not found")
+	e.contains("gitsource/explained", "accepted  main@sha1:9f2c1ab", "check that lockstep-reconciler is running")
 
 	e.pause()
-	e.says("configmap/explained/drifted", "put back when ClusterRelease/explained goes on: paused: incident")
+	e.contains("configmap/explained/drifted", "repaired once ClusterRelease/explained is resumed: paused: incident")
 }
 
 func (e *explained) pause() {
@@ -245,13 +245,13 @@ func (e *explained) pause() {
 func TestExplainRefusesNamesThatItCannotRead(t *testing.T) {
 	e := &explained{t: t, cluster: controlplane.SharedWithKinds(t)}
 	for arg, want := range map[string]string{
-		"configmap/level":              "has namespaces",
-		"namespace/a/b":                "has no namespaces",
-		"nosuchkind/a/b":               "doesn't know the kind",
+		"configmap/synced":             "is namespaced",
+		"namespace/a/b":                "isn't namespaced",
+		"nosuchkind/a/b":               "serves no such kind",
 		"configmap//b":                 "empty part",
-		"apps/Deployment/a/b/c":        "has namespaces",
+		"apps/Deployment/a/b/c":        "is namespaced",
 		"Unheard":                      "neither",
-		"deployments.extensions.x/a/b": "doesn't know the kind",
+		"deployments.extensions.x/a/b": "serves no such kind",
 	} {
 		if out, err := e.run(arg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("explain %s: %q, %v; want an error with %q", arg, out, err, want)
@@ -259,21 +259,21 @@ func TestExplainRefusesNamesThatItCannotRead(t *testing.T) {
 	}
 }
 
-func TestExplainSaysWhatALevelObjectComplainsOf(t *testing.T) {
+func TestExplainShowsThatAnObjectInSyncIsUnhealthy(t *testing.T) {
 	sick := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"conditions": []any{
 		map[string]any{"type": "Progressing", "status": "True"}, map[string]any{"type": "Available", "status": "False"},
 	}}}}
-	if got := ailing(sick); !strings.Contains(got, "Available=False") {
+	if got := unhealthyCondition(sick); !strings.Contains(got, "Available=False") {
 		t.Errorf("a Deployment without pods: %q", got)
 	}
-	if got := ailing(&unstructured.Unstructured{Object: map[string]any{}}); got != "" {
+	if got := unhealthyCondition(&unstructured.Unstructured{Object: map[string]any{}}); got != "" {
 		t.Errorf("an object without conditions: %q", got)
 	}
 }
 
 func TestExplainKnowsReasonsWithoutACluster(t *testing.T) {
 	var out bytes.Buffer
-	if err := explainReason(&out, "Unsigned"); err != nil || !strings.Contains(out.String(), "mends itself: yes") {
+	if err := explainReason(&out, "Unsigned"); err != nil || !strings.Contains(out.String(), "resolves automatically: yes") {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

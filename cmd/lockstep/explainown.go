@@ -15,11 +15,11 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
-// own explains an object of ours.
-func (v *explainView) own(e *evidence, obj client.Object) {
+// own explains an object of one of Lockstep's kinds.
+func (v *explainView) lockstepObject(e *evidence, obj client.Object) {
 	conditions := conditionsOf(obj)
 	v.head(kindOf(obj)+"/"+obj.GetName(), readyOf(conditions))
-	v.brakes(&v.b, obj)
+	v.pauses(&v.b, obj)
 	if text := differs(e, obj); text != "" {
 		v.line("differs", "%s", text)
 	}
@@ -55,7 +55,7 @@ func (v *explainView) gitSource(s *v1alpha1.GitSource) {
 		v.line("status", "%s, %s ago", shortRevision(c.Revision), age(v.now, c.Time.Time))
 	}
 	for _, name := range s.Status.Orphaned {
-		v.line("orphaned", "%s left Git and was kept: it lacks %s: %s", name, v1alpha1.AnnotationPrune, v1alpha1.PruneEnabled)
+		v.line("orphaned", "%s was removed from Git and kept: annotation %s: %s is missing", name, v1alpha1.AnnotationPrune, v1alpha1.PruneEnabled)
 	}
 }
 
@@ -70,17 +70,17 @@ func (v *explainView) clusterRelease(r *v1alpha1.ClusterRelease) {
 		}
 	}
 	if p := r.Status.Payload; p != nil {
-		v.line("payload", "documents left out for this cluster: %d, oddities accepted: %d; lockstep release inspect lists them", p.Excluded, p.Warnings)
+		v.line("payload", "%d documents excluded, %d warnings; lockstep release inspect lists them", p.Excluded, p.Warnings)
 	}
 	if text := stayingCapabilities(r); text != "" {
-		v.line("stays", "%s", text)
+		v.line("implicit", "%s", text)
 	}
 	for _, w := range r.Status.Warnings {
 		v.line("warning", "%s", sanitize.Line(w))
 	}
 	for _, o := range r.Spec.Overrides {
 		if o.Unmanaged {
-			v.line("override", "%s %s/%s is left to people %s: %s", o.Kind, o.Namespace, o.Name, overrideEnd(&o), o.Reason)
+			v.line("override", "%s %s/%s is unmanaged %s: %s", o.Kind, o.Namespace, o.Name, overrideEnd(&o), o.Reason)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func (v *explainView) nodeOS(e *evidence, n *v1alpha1.NodeOS) {
 		v.commit(e, n)
 	}
 	c := n.Status.Counts
-	v.line("wanted", "%s %s", n.Spec.OS.Version, n.Spec.OS.Image)
+	v.line("desired", "%s %s", n.Spec.OS.Version, n.Spec.OS.Image)
 	v.line("hosts", "%d of %d run it, %d staged, %d in flight, %d failed, %d quarantined, %d held", c.Updated, c.Total, c.Staged, c.InFlight, c.Failed, c.Quarantined, c.Held)
 	for _, f := range n.Status.InFlight {
 		v.line("in flight", "%s %s %s", f.Host, f.State, f.Blocking)
@@ -106,16 +106,16 @@ func (v *explainView) nodeOS(e *evidence, n *v1alpha1.NodeOS) {
 	}
 }
 
-// hostOf explains a host: the pools that select it, and what each says of it.
+// hostOf explains a host: the pools that select it and their state for it.
 func (v *explainView) hostOf(e *evidence, h *v1alpha1.Host) {
 	pools := 0
-	for i := range e.world.pools {
-		n := &e.world.pools[i]
+	for i := range e.objects.pools {
+		n := &e.objects.pools[i]
 		if !selects(n, e) {
 			continue
 		}
 		pools++
-		v.line("pool", "NodeOS/%s wants %s; %s", n.Name, n.Spec.OS.Version, readyOf(n.Status.Conditions))
+		v.line("pool", "NodeOS/%s desires %s; %s", n.Name, n.Spec.OS.Version, readyOf(n.Status.Conditions))
 		if at := slices.IndexFunc(n.Status.InFlight, func(f v1alpha1.HostInFlight) bool { return f.Host == h.Name }); at >= 0 {
 			v.line("in flight", "%s %s", n.Status.InFlight[at].State, n.Status.InFlight[at].Blocking)
 		}
@@ -126,7 +126,7 @@ func (v *explainView) hostOf(e *evidence, h *v1alpha1.Host) {
 		}
 	}
 	if pools == 0 {
-		v.line("pool", "no NodeOS selects its node")
+		v.line("pool", "no NodeOS selects the node")
 	}
 	if o := h.Status.OS; o != nil && o.Booted != nil {
 		v.line("running", "%s from slot %s, %s", o.Booted.Version, o.Booted.Slot, shortDigest(o.Booted.Digest))
@@ -139,7 +139,7 @@ func (v *explainView) hostOf(e *evidence, h *v1alpha1.Host) {
 	}
 }
 
-// selects reports whether a pool picks the node of the host.
+// selects reports whether a pool selects the node of the host.
 func selects(n *v1alpha1.NodeOS, e *evidence) bool {
 	if n.Spec.All {
 		return true
@@ -151,8 +151,8 @@ func selects(n *v1alpha1.NodeOS, e *evidence) bool {
 	return err == nil && selector.Matches(e.nodeLabels)
 }
 
-// good says which status of each condition is as it should be; conditions that
-// aren't here say nothing by themselves.
+// good returns the healthy status of a condition; Unknown for conditions that
+// are informational.
 func good(kind string) metav1.ConditionStatus {
 	switch kind {
 	case v1alpha1.ConditionReady, v1alpha1.ConditionReleaseAccepted, v1alpha1.ConditionReleaseVerified, v1alpha1.ConditionSourceVerified,
@@ -166,13 +166,13 @@ func good(kind string) metav1.ConditionStatus {
 	return metav1.ConditionUnknown
 }
 
-// problems writes the conditions that aren't as they should be, each message
-// once, and explains their reasons.
+// problems writes the unhealthy conditions, each message once, and explains
+// their reasons.
 func (v *explainView) problems(conditions []metav1.Condition) {
-	said := map[string]bool{}
+	seen := map[string]bool{}
 	var why []string
 	if ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); ready != nil && ready.Status != metav1.ConditionTrue {
-		said[ready.Message] = true // It's the first line.
+		seen[ready.Message] = true // It is the first line.
 		why = append(why, ready.Reason)
 	}
 	for _, c := range conditions {
@@ -181,8 +181,8 @@ func (v *explainView) problems(conditions []metav1.Condition) {
 			continue
 		}
 		why = append(why, c.Reason)
-		if !said[c.Message] && c.Type != v1alpha1.ConditionReleaseAccepted { // That one stands in the chain.
-			said[c.Message] = true
+		if !seen[c.Message] && c.Type != v1alpha1.ConditionReleaseAccepted { // The chain has it.
+			seen[c.Message] = true
 			v.line("condition", "%s=%s %s: %s", c.Type, c.Status, c.Reason, c.Message)
 		}
 	}

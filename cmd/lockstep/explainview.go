@@ -22,24 +22,24 @@ import (
 	"github.com/lockstep-dev/lockstep/sources/desired"
 )
 
-// explainView renders evidence as text for people. It is pure.
+// explainView renders evidence as text. It is pure.
 type explainView struct {
 	statusView
 	now time.Time
 
 	b strings.Builder
-	// said are the reasons that were explained already.
-	said map[string]bool
+	// explained are the reasons that were explained already.
+	explained map[string]bool
 }
 
-// answer is the first line: what is so, and what makes it end.
+// answer is the first line: the state of the object and what happens next.
 type answer struct{ text, next string }
 
 func (v *explainView) render(e *evidence) string {
 	v.b.Reset()
-	v.said = map[string]bool{}
-	if obj, ok := e.ours(); ok {
-		v.own(e, obj)
+	v.explained = map[string]bool{}
+	if obj, ok := e.declared(); ok {
+		v.lockstepObject(e, obj)
 	} else {
 		v.object(e)
 	}
@@ -58,23 +58,23 @@ func (v *explainView) head(subject, text string) {
 	fmt.Fprintf(&v.b, "%s   %s\n", v.bold(sanitize.Line(subject)), sanitize.Clip(text, 1500))
 }
 
-// explain says what a reason means, once.
+// explain prints the meaning of a reason once.
 func (v *explainView) explain(reason string) {
-	if v.said[reason] {
+	if v.explained[reason] {
 		return
 	}
-	v.said[reason] = true
+	v.explained[reason] = true
 	r, ok := reasons.Find(reason)
 	if !ok || r.Mends == reasons.Fine {
 		return
 	}
-	v.line("means", "%s: %s; mends itself: %s", r.Name, r.Means, r.Mends)
+	v.line("means", "%s: %s; resolves automatically: %s", r.Name, r.Means, r.Mends)
 	if r.Do != "" {
 		v.line("to do", "%s", strings.ReplaceAll(r.Do, "`", ""))
 	}
 }
 
-// object explains an object of a release, or one that is nobody's.
+// object explains an object of a release, or one that Lockstep doesn't manage.
 func (v *explainView) object(e *evidence) {
 	release, named := releaseOf(e)
 	a := v.answerFor(e, release)
@@ -83,7 +83,7 @@ func (v *explainView) object(e *evidence) {
 	case release != nil:
 		v.chain(e, release)
 	case named != "":
-		v.line("set", "%s, which isn't declared any more", named)
+		v.line("set", "%s, which isn't declared anymore", named)
 	}
 	v.manifest(e)
 	v.live(e)
@@ -97,15 +97,15 @@ func (v *explainView) object(e *evidence) {
 	}
 }
 
-// releaseOf finds the release that holds, names or overrides the object, and
-// the name of its set.
+// releaseOf returns the release that manages, mentions or overrides the object,
+// and the name of its apply set.
 func releaseOf(e *evidence) (release *v1alpha1.ClusterRelease, set string) {
 	set = e.holder
 	if len(e.held) > 0 {
 		set = e.held[0].Owner
 	}
-	for i := range e.world.releases {
-		r := &e.world.releases[i]
+	for i := range e.objects.releases {
+		r := &e.objects.releases[i]
 		if "clusterrelease/"+r.Name == set || set == "" && (overrideOf(r, e.id) != nil || blockingOf(r, e.id) != nil) {
 			return r, set
 		}
@@ -113,7 +113,7 @@ func releaseOf(e *evidence) (release *v1alpha1.ClusterRelease, set string) {
 	return nil, set
 }
 
-// overrideOf returns the override that leaves the object to people.
+// overrideOf returns the override that makes the object unmanaged.
 func overrideOf(r *v1alpha1.ClusterRelease, id payload.ObjectID) *v1alpha1.Override {
 	i := slices.IndexFunc(r.Spec.Overrides, func(o v1alpha1.Override) bool {
 		return o.Unmanaged && o.Group == id.Group && o.Kind == id.Kind && o.Namespace == id.Namespace && o.Name == id.Name
@@ -124,8 +124,7 @@ func overrideOf(r *v1alpha1.ClusterRelease, id payload.ObjectID) *v1alpha1.Overr
 	return &r.Spec.Overrides[i]
 }
 
-// blockingOf returns what the release says of the object where it stands in
-// the way.
+// blockingOf returns the entry of the release's status if the object blocks it.
 func blockingOf(r *v1alpha1.ClusterRelease, id payload.ObjectID) *v1alpha1.Blocking {
 	if r.Status.Progress == nil {
 		return nil
@@ -137,113 +136,113 @@ func blockingOf(r *v1alpha1.ClusterRelease, id payload.ObjectID) *v1alpha1.Block
 	return nil
 }
 
-// answerFor decides the first line: the causes that explain most come first.
+// answerFor decides the first line; the most specific cause comes first.
 func (v *explainView) answerFor(e *evidence, r *v1alpha1.ClusterRelease) answer {
 	switch {
 	case len(e.held) > 1:
-		return answer{fmt.Sprintf("in two sets: %s and %s", e.held[0].Owner, e.held[1].Owner), "take it out of one of them"}
+		return answer{fmt.Sprintf("in two apply sets: %s and %s", e.held[0].Owner, e.held[1].Owner), "remove it from one of them"}
 	case r == nil && len(e.held) > 0:
-		return answer{"its release is gone from the cluster; the object was left in place", "declare it again, or delete it by hand"}
-	case r == nil && len(e.leftOut) > 0 && e.holder == "":
-		return leftOutAnswer(e)
+		return answer{"orphaned: its release was deleted and the object kept", "declare it again, or delete the object"}
+	case r == nil && len(e.excluded) > 0 && e.holder == "":
+		return excludedAnswer(e)
 	case r == nil && e.live == nil:
-		return answer{"isn't in the cluster, and no release declares it", ""}
+		return answer{"not found; no release declares it", ""}
 	case r == nil && e.holder != "":
-		return answer{"was applied by " + e.holder + ", which isn't declared any more", "declare it again, or delete it by hand"}
+		return answer{"orphaned: applied by " + e.holder + ", which isn't declared anymore", "declare it again, or delete the object"}
 	case r == nil:
-		return answer{"not ours: no release declares it", "Lockstep neither changes nor deletes it"}
+		return answer{"not managed: no release declares it", "Lockstep neither changes nor deletes it"}
 	}
 	if o := overrideOf(r, e.id); o != nil {
 		if o.Expires == nil || v.now.Before(o.Expires.Time) {
-			return answer{"left to people by an override of ClusterRelease/" + r.Name + ": " + sanitize.Line(o.Reason), overrideEnd(o)}
+			return answer{"unmanaged by an override of ClusterRelease/" + r.Name + ": " + sanitize.Line(o.Reason), overrideEnd(o)}
 		}
 	}
 	if e.live != nil && e.live.GetDeletionTimestamp() != nil {
-		return answer{"being deleted since " + e.live.GetDeletionTimestamp().UTC().Format(time.RFC3339), "made anew when it's gone; what keeps it: " + orNothing(e.live.GetFinalizers())}
+		return answer{"being deleted since " + e.live.GetDeletionTimestamp().UTC().Format(time.RFC3339), "recreated after deletion; blocked by: " + orNothing(e.live.GetFinalizers())}
 	}
 	if b := blockingOf(r, e.id); b != nil {
-		return answer{"isn't as " + releaseWords(r) + " wants it: " + b.Reason + ": " + b.Message, v.retry(b)}
+		return answer{"not ready for " + releaseName(r) + ": " + b.Reason + ": " + b.Message, v.retry(b)}
 	}
 	if len(e.held) == 0 || !e.held[0].Applied {
 		return v.unapplied(e, r)
 	}
-	return v.judged(e, r)
+	return v.applied(e, r)
 }
 
-// leftOutAnswer is the answer for an object of a payload that isn't for this
-// cluster. It may have several variants, all of which are left out.
-func leftOutAnswer(e *evidence) answer {
+// excludedAnswer is the answer for an object that the selection of a release
+// excludes. The payload may have several variants of it.
+func excludedAnswer(e *evidence) answer {
 	const most = 3
 	var whys []string
-	for _, f := range e.leftOut[:min(len(e.leftOut), most)] {
-		whys = append(whys, fmt.Sprintf("ClusterRelease/%s %s leaves it out: %s: %s (%s)", f.Release, f.Version, f.Reason, f.Detail, f.Place))
+	for _, f := range e.excluded[:min(len(e.excluded), most)] {
+		whys = append(whys, fmt.Sprintf("excluded by ClusterRelease/%s %s: %s: %s (%s)", f.Release, f.Version, f.Reason, f.Detail, f.Place))
 	}
-	if more := len(e.leftOut) - most; more > 0 {
+	if more := len(e.excluded) - most; more > 0 {
 		whys = append(whys, fmt.Sprintf("and %d more", more))
 	}
-	state := "isn't in the cluster: "
+	state := "not found: "
 	if e.live != nil {
-		state = "not ours: "
+		state = "not managed: "
 	}
 	return answer{
 		sanitize.Line(state + strings.Join(whys, "; ")),
-		"spec.profile, featureSet, featureGates and capabilities of the ClusterRelease decide; until then Lockstep neither makes nor changes it",
+		"to include it, change spec.profile, featureSet, featureGates or capabilities of the ClusterRelease",
 	}
 }
 
-// unapplied is the answer for an object that the set hasn't applied yet.
+// unapplied is the answer for an object that isn't applied yet.
 func (v *explainView) unapplied(e *evidence, r *v1alpha1.ClusterRelease) answer {
 	if len(e.held) == 0 {
 		return answer{
-			"carries the manager of ClusterRelease/" + r.Name + ", whose inventory lacks it",
-			"the inventory is written within seconds; if it stays so, the release doesn't declare the object any more and it was kept",
+			"has the field manager of ClusterRelease/" + r.Name + ", but isn't in its inventory",
+			"the inventory is written within seconds; if this remains, the release doesn't declare the object anymore and kept it",
 		}
 	}
-	text := fmt.Sprintf("waits for its turn in ClusterRelease/%s: run level %d", r.Name, e.held[0].RunLevel)
+	text := fmt.Sprintf("not applied yet: in run level %d of ClusterRelease/%s", e.held[0].RunLevel, r.Name)
 	if p := r.Status.Progress; p != nil {
-		text += fmt.Sprintf(", the release is at %d (%s)", p.RunLevel, p.Summary)
+		text += fmt.Sprintf(", which is at run level %d (%s)", p.RunLevel, p.Summary)
 	}
-	return answer{text, "what blocks the release stands in lockstep explain clusterrelease/" + r.Name}
+	return answer{text, "run lockstep explain clusterrelease/" + r.Name + " for what blocks the release"}
 }
 
-// judged is the answer for an object that was applied, by comparing it with
-// what the apply left.
-func (v *explainView) judged(e *evidence, r *v1alpha1.ClusterRelease) answer {
+// judged is the answer for an applied object, from its live state and the
+// inventory.
+func (v *explainView) applied(e *evidence, r *v1alpha1.ClusterRelease) answer {
 	held := &e.held[0]
-	repaired := "it's put back by itself, at once or, where others contend for it, later each time"
+	repaired := "repaired automatically; with backoff if another manager keeps changing it"
 	if hold := heldBy(r); hold != "" {
-		repaired = "it's put back when ClusterRelease/" + r.Name + " goes on: " + hold
+		repaired = "repaired once ClusterRelease/" + r.Name + " is resumed: " + hold
 	}
 	var m metav1.Object
-	if e.meta != nil {
-		m = e.meta
+	if e.metadata != nil {
+		m = e.metadata
 	}
 	switch held.Compare(m) {
 	case apply.InSync:
-		return answer{"as " + releaseWords(r) + " wants it" + ailing(e.live), ""}
+		return answer{"in sync with " + releaseName(r) + unhealthyCondition(e.live), ""}
 	case apply.Done:
-		return answer{"a Job that finished, and was removed after that", ""}
+		return answer{"a finished Job, deleted by its TTL", ""}
 	case apply.Missing:
 		if e.live == nil {
-			return answer{"gone: " + releaseWords(r) + " declares it, and somebody deleted it", repaired}
+			return answer{"deleted, though " + releaseName(r) + " declares it", repaired}
 		}
-		return answer{"another object of this name than the one that the release applied", repaired}
+		return answer{"replaced: its UID isn't that of the applied object", repaired}
 	case apply.Drifted:
-		return answer{"drifted: others changed or took fields that " + releaseWords(r) + " sets" + lastWriter(e, held.Manager()), repaired}
+		return answer{"drifted: another manager changed or took fields that " + releaseName(r) + " sets" + lastWriter(e, held.Manager()), repaired}
 	default:
-		return answer{"as " + releaseWords(r) + " left it, as far as its own fields tell; others wrote the object since" + lastWriter(e, held.Manager()), ""}
+		return answer{"probably in sync with " + releaseName(r) + ": its own fields are unchanged, but another manager wrote the object" + lastWriter(e, held.Manager()), ""}
 	}
 }
 
-// releaseWords names the release as it runs.
-func releaseWords(r *v1alpha1.ClusterRelease) string {
+// releaseName returns the name of a release with its accepted version.
+func releaseName(r *v1alpha1.ClusterRelease) string {
 	if a := r.Status.Accepted; a != nil {
 		return "ClusterRelease/" + r.Name + " " + a.Version
 	}
 	return "ClusterRelease/" + r.Name
 }
 
-// heldBy says which brake or wait holds the release; "" for none.
+// heldBy returns why the release is paused; "" if it isn't.
 func heldBy(r *v1alpha1.ClusterRelease) string {
 	if why, ok := r.Annotations[v1alpha1.AnnotationPaused]; ok {
 		return "paused: " + sanitize.Line(why)
@@ -254,11 +253,11 @@ func heldBy(r *v1alpha1.ClusterRelease) string {
 	return ""
 }
 
-// lastWriter names who wrote the object last besides us.
+// lastWriter returns the manager that wrote the object last besides Lockstep.
 func lastWriter(e *evidence, manager string) string {
 	var last *metav1.ManagedFieldsEntry
-	for i := range e.meta.ManagedFields {
-		m := &e.meta.ManagedFields[i]
+	for i := range e.metadata.ManagedFields {
+		m := &e.metadata.ManagedFields[i]
 		if m.Manager == manager || m.Subresource == "status" || m.Time == nil {
 			continue
 		}
@@ -274,7 +273,7 @@ func lastWriter(e *evidence, manager string) string {
 
 func overrideEnd(o *v1alpha1.Override) string {
 	if o.Expires == nil {
-		return "until the override is taken out of Git"
+		return "until the override is removed from Git"
 	}
 	return "until " + o.Expires.UTC().Format(time.RFC3339)
 }
@@ -286,20 +285,20 @@ func orNothing(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// retry says when a blocking object is tried again, and when it's given up.
+// retry returns when a blocking object is retried and when it times out.
 func (v *explainView) retry(b *v1alpha1.Blocking) string {
 	var parts []string
 	if b.Since != nil {
-		parts = append(parts, "for "+age(v.now, b.Since.Time)+" now")
+		parts = append(parts, "for "+age(v.now, b.Since.Time))
 	}
 	if b.RetryAt != nil {
-		parts = append(parts, "tried again in "+span(b.RetryAt.Sub(v.now)))
+		parts = append(parts, "retries in "+span(b.RetryAt.Sub(v.now)))
 	}
 	if b.Deadline != nil {
-		parts = append(parts, "gives up in "+span(b.Deadline.Sub(v.now)))
+		parts = append(parts, "times out in "+span(b.Deadline.Sub(v.now)))
 	}
 	if !b.Retriable {
-		parts = append(parts, "it won't pass by itself")
+		parts = append(parts, "doesn't resolve automatically")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -307,35 +306,31 @@ func (v *explainView) retry(b *v1alpha1.Blocking) string {
 // chain writes the links from the commit to the release.
 func (v *explainView) chain(e *evidence, r *v1alpha1.ClusterRelease) {
 	v.commit(e, r)
-	v.line("declared", "ClusterRelease/%s wants %s %s%s", r.Name, r.Spec.Desired.Version, r.Spec.Desired.Image, r.Spec.Desired.Path)
-	v.line("release", "%s", releaseStanding(&r.Status))
+	v.line("declared", "ClusterRelease/%s desires %s %s%s", r.Name, r.Spec.Desired.Version, r.Spec.Desired.Image, r.Spec.Desired.Path)
+	v.line("release", "%s", releaseState(&r.Status))
 	if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReleaseAccepted); c != nil && c.Status == metav1.ConditionFalse {
-		goesOn := "nothing runs yet"
-		if r.Status.Accepted != nil {
-			goesOn = r.Status.Accepted.Version + " goes on"
-		}
-		v.line("refused", "%s isn't accepted, %s: %s: %s", r.Spec.Desired.Version, goesOn, c.Reason, c.Message)
+		v.line("rejected", "%s; %s: %s: %s", r.Spec.Desired.Version, running(r.Status.Accepted), c.Reason, c.Message)
 	}
 	if hold := heldBy(r); hold != "" {
 		v.line("held", "%s", hold)
 	}
 }
 
-// releaseStanding says in a line what of the release is accepted and level.
-func releaseStanding(s *v1alpha1.ClusterReleaseStatus) string {
+// releaseState describes the accepted and the applied release in a line.
+func releaseState(s *v1alpha1.ClusterReleaseStatus) string {
 	if s.Accepted == nil {
-		return "nothing accepted yet"
+		return "no release accepted yet"
 	}
 	text := s.Accepted.Version + " accepted"
-	level := s.Applied != nil && s.Applied.Version == s.Accepted.Version
-	if level {
-		text += " and level"
+	complete := s.Applied != nil && s.Applied.Version == s.Accepted.Version
+	if complete {
+		text += " and complete"
 	}
 	if len(s.Accepted.Evidence) > 0 {
 		text += ", signed by " + strings.Join(s.Accepted.Evidence, ", ")
 	}
-	if s.Applied != nil && !level {
-		text += "; " + s.Applied.Version + " was level"
+	if s.Applied != nil && !complete {
+		text += "; last complete: " + s.Applied.Version
 	}
 	if s.Progress != nil {
 		text += "; " + s.Progress.State + " " + s.Progress.Summary
@@ -343,16 +338,15 @@ func releaseStanding(s *v1alpha1.ClusterReleaseStatus) string {
 	return text
 }
 
-// commit writes where the object comes from: the source that declares it, and
-// what was accepted of it.
+// commit writes the source that declares the object and its accepted revision.
 func (v *explainView) commit(e *evidence, obj client.Object) {
 	name := obj.GetAnnotations()[v1alpha1.AnnotationSource]
-	i := slices.IndexFunc(e.world.sources, func(s v1alpha1.GitSource) bool { return s.Name == name })
+	i := slices.IndexFunc(e.objects.sources, func(s v1alpha1.GitSource) bool { return s.Name == name })
 	if i < 0 {
-		v.line("commit", "no GitSource of this cluster declares %s", objectArg(obj))
+		v.line("commit", "no GitSource declares %s", objectArg(obj))
 		return
 	}
-	s := &e.world.sources[i]
+	s := &e.objects.sources[i]
 	rev := s.Status.AcceptedRevision
 	if rev == nil {
 		v.line("commit", "GitSource/%s has accepted no revision yet", s.Name)
@@ -365,32 +359,32 @@ func (v *explainView) commit(e *evidence, obj client.Object) {
 	v.line("commit", "%s %q, %s", shortRevision(rev.Revision), sanitize.Line(rev.Subject), signer)
 	v.line("source", "GitSource/%s, %s %s, accepted %s ago", s.Name, s.Spec.URL, s.Spec.Path, age(v.now, rev.Time.Time))
 	if at := s.Status.AttemptedRevision; at != nil && at.Revision != rev.Revision {
-		v.line("newest", "%s isn't accepted; lockstep explain gitsource/%s says why", shortRevision(at.Revision), s.Name)
+		v.line("newest", "%s isn't accepted; run lockstep explain gitsource/%s", shortRevision(at.Revision), s.Name)
 	}
 }
 
-// manifest writes what the inventory knows.
+// manifest writes the inventory entries.
 func (v *explainView) manifest(e *evidence) {
 	for i := range e.held {
 		h := &e.held[i]
-		made := "found, not made, by the release: it's never pruned"
+		made := "adopted: never pruned"
 		switch {
 		case !h.Applied:
 			made = "not applied yet"
 		case h.Created:
-			made = "made by the release: pruned when it leaves"
+			made = "created by the release: pruned when the release drops it"
 		}
 		v.line("manifest", "in the inventory of %s, run level %d; %s", h.Owner, h.RunLevel, made)
 		for _, y := range h.Yields {
-			v.line("yielded", "%s is left to %s", y.Pointer, y.Manager)
+			v.line("yielded", "%s to %s", y.Pointer, y.Manager)
 		}
 	}
 }
 
-// live writes how the object stands.
+// live writes the state of the live object.
 func (v *explainView) live(e *evidence) {
 	if e.live == nil {
-		v.line("live", "not there")
+		v.line("live", "not found")
 		return
 	}
 	parts := []string{fmt.Sprintf("since %s", e.live.GetCreationTimestamp().UTC().Format(time.RFC3339))}
@@ -400,9 +394,9 @@ func (v *explainView) live(e *evidence) {
 	parts = append(parts, liveConditions(e.live)...)
 	v.line("live", "%s", strings.Join(parts, ", "))
 	var managers []string
-	for i := range e.meta.ManagedFields {
-		name := sanitize.Line(e.meta.ManagedFields[i].Manager)
-		if s := e.meta.ManagedFields[i].Subresource; s != "" {
+	for i := range e.metadata.ManagedFields {
+		name := sanitize.Line(e.metadata.ManagedFields[i].Manager)
+		if s := e.metadata.ManagedFields[i].Subresource; s != "" {
 			name += " (" + s + ")"
 		}
 		if !slices.Contains(managers, name) && len(managers) < 12 {
@@ -410,7 +404,7 @@ func (v *explainView) live(e *evidence) {
 		}
 	}
 	if len(managers) > 0 {
-		v.line("written", "by %s", strings.Join(managers, ", "))
+		v.line("managers", "%s", strings.Join(managers, ", "))
 	}
 }
 
@@ -428,24 +422,24 @@ func liveConditions(u *unstructured.Unstructured) []string {
 	return out
 }
 
-// ailing says what an object complains of itself: level isn't healthy.
-func ailing(u *unstructured.Unstructured) string {
+// ailing returns the condition by which an object in sync is unhealthy.
+func unhealthyCondition(u *unstructured.Unstructured) string {
 	if u == nil {
 		return ""
 	}
 	for _, c := range liveConditions(u) {
 		switch c {
 		case "Available=False", "Ready=False", "Established=False", "Failed=True", "Stalled=True":
-			return ", but it says " + c + " itself: kubectl describe it"
+			return ", but unhealthy: " + c + "; see kubectl describe"
 		}
 	}
 	return ""
 }
 
-// differs says that a declared object isn't what Git says; "" if it is, or if
-// that can't be told.
+// differs reports a declared object whose spec differs from Git; "" if it
+// doesn't, or if no source declares it.
 func differs(e *evidence, obj client.Object) string {
-	if e.declared == "" {
+	if e.declaredHash == "" {
 		return ""
 	}
 	var spec any
@@ -459,18 +453,18 @@ func differs(e *evidence, obj client.Object) string {
 	case *v1alpha1.TrustPolicy:
 		spec = o.Spec
 	}
-	if hash, err := desired.SpecHash(spec); err != nil || hash == e.declared {
+	if hash, err := desired.SpecHash(spec); err != nil || hash == e.declaredHash {
 		return ""
 	}
-	return "its spec isn't what GitSource/" + e.source + " declares: it's put back, and not acted on until then"
+	return "its spec isn't that of GitSource/" + e.source + ": not acted on; restored automatically"
 }
 
-// readyOf returns the answer of an object's Ready condition.
+// readyOf describes an object's Ready condition.
 func readyOf(conditions []metav1.Condition) string {
 	c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	switch {
 	case c == nil:
-		return "nobody has looked at it yet: does lockstep-reconciler run?"
+		return "not reconciled yet; check that lockstep-reconciler is running"
 	case c.Status == metav1.ConditionTrue:
 		return "ready: " + c.Message
 	default:

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lockstep is what people type: it makes and signs releases and trust,
-// checks desired state, shows how a cluster stands and works the brakes.
+// Command lockstep is the command line: it builds and signs releases and trust
+// policies, validates desired state, shows the state of a cluster and pauses
+// rollouts.
 package main
 
 import (
@@ -22,11 +23,11 @@ var version = "dev"
 
 // Exit codes of the command, documented in `lockstep --help`.
 const (
-	exitFailed  = 1 // something could not be done
-	exitInvalid = 2 // the input or the release is invalid or refused
+	exitFailed  = 1 // the command failed
+	exitInvalid = 2 // the input is invalid or the release is rejected
 )
 
-// exitError carries the exit code that an error asks for.
+// exitError is an error with an exit code.
 type exitError struct {
 	code int
 	err  error
@@ -35,7 +36,7 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// invalid marks err as bad input or a refusal: exit code 2.
+// invalid gives err the exit code 2: invalid input or a rejected release.
 func invalid(err error) error { return &exitError{code: exitInvalid, err: err} }
 
 func main() {
@@ -65,12 +66,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
-		Short: "Keep a cluster's release and its nodes' operating systems in lockstep with Git",
+		Short: "Keep cluster releases and node operating systems in lockstep with Git",
 		Long: `lockstep keeps a Kubernetes cluster and the operating systems of its nodes in
 lockstep with a Git repository.
 
-Exit codes: 0 done, 1 something could not be done, 2 the input is invalid or
-the release is refused.`,
+Exit codes: 0 success, 1 failure, 2 invalid input or a rejected release.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
@@ -78,6 +78,7 @@ the release is refused.`,
 	root.AddCommand(
 		newStatusCommand(),
 		newExplainCommand(),
+		newReconcileCommand(),
 		newSourceCommand(),
 		newPauseCommand(),
 		newResumeCommand(),

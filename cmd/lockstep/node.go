@@ -22,37 +22,37 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
 )
 
-// defaultAgentPort is where agents listen unless told otherwise.
+// defaultAgentPort is the port on which agents listen by default.
 const defaultAgentPort = 50700
 
-// newNodeCommand returns `lockstep node`: what people ask a host's agent
-// directly, also when Kubernetes doesn't work.
+// newNodeCommand returns `lockstep node`: requests to a host's agent that need
+// no Kubernetes.
 func newNodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Ask a host's agent directly, also when Kubernetes doesn't work",
+		Short: "Manage a host through its agent, without Kubernetes",
 	}
-	fence := &cobra.Command{Use: "fence", Short: "Look after the fence of a host"}
+	fence := &cobra.Command{Use: "fence", Short: "Manage the fence of a host"}
 	fence.AddCommand(newNodeFenceResetCommand())
 	cmd.AddCommand(newNodeStatusCommand(), fence)
 	return cmd
 }
 
-// nodeDial is how a command reaches one agent.
+// nodeDial has the flags for connecting to an agent.
 type nodeDial struct {
 	pki, hostID string
 	timeout     time.Duration
 }
 
 func (d *nodeDial) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&d.pki, "pki", "", "directory with your certificate, as lockstep pki issue caller makes it")
-	cmd.Flags().StringVar(&d.hostID, "host-id", "", "id of the host: whatever else answers at the address is refused")
-	cmd.Flags().DurationVar(&d.timeout, "timeout", 15*time.Second, "how long to try")
-	_ = cmd.MarkFlagRequired("pki")
+	cmd.Flags().StringVar(&d.pki, "pki-dir", "", "directory with the caller's certificate (lockstep pki issue caller)")
+	cmd.Flags().StringVar(&d.hostID, "host-id", "", "id of the host; any other host at the address is rejected")
+	cmd.Flags().DurationVar(&d.timeout, "timeout", 15*time.Second, "time limit for the request")
+	_ = cmd.MarkFlagRequired("pki-dir")
 	_ = cmd.MarkFlagRequired("host-id")
 }
 
-// with connects to the agent at an address, calls f, and disconnects.
+// with connects to the agent at an address, calls f and disconnects.
 func (d *nodeDial) with(ctx context.Context, address string, f func(context.Context, *fleet.Fleet) error) error {
 	if _, _, err := net.SplitHostPort(address); err != nil {
 		address = net.JoinHostPort(address, strconv.Itoa(defaultAgentPort))
@@ -102,7 +102,7 @@ func (d *nodeDial) connected(ctx context.Context, hosts *fleet.Fleet, changed <-
 		if state.Connected {
 			return nil
 		}
-		// A host that refuses us now won't take us later.
+		// These errors don't resolve by retrying.
 		var version *fleet.VersionError
 		var identity *mtls.IdentityError
 		if ctx.Err() != nil || errors.As(state.Err, &version) || errors.As(state.Err, &identity) {
@@ -116,12 +116,12 @@ func newNodeStatusCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "status ADDRESS",
-		Short:   "Show what is true on a host",
-		Example: `  lockstep node status 10.0.4.13 --host-id node-13 --pki pki/callers/ada`,
+		Short:   "Show the state of a host",
+		Example: `  lockstep node status 10.0.4.13 --host-id node-13 --pki-dir pki/callers/ada`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
-				return invalid(fmt.Errorf("-o %s: want json, or nothing for people", output))
+				return invalid(fmt.Errorf("output %q: want json", output))
 			}
 			return dial.with(cmd.Context(), args[0], func(ctx context.Context, hosts *fleet.Fleet) error {
 				facts, about, err := hosts.Facts(ctx, dial.hostID)
@@ -149,7 +149,7 @@ func writeJSON(out io.Writer, v any) error {
 	return nil
 }
 
-// writeFacts shows facts to people: the answer first, then what goes on.
+// writeFacts prints the facts as a table.
 func writeFacts(out io.Writer, f nodeos.HostFacts, agent string, trust int64) error {
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	row := func(name, format string, args ...any) {
@@ -194,13 +194,13 @@ func newNodeFenceResetCommand() *cobra.Command {
 	var dial nodeDial
 	cmd := &cobra.Command{
 		Use:   "reset ADDRESS",
-		Short: "Make a host forget the highest fence that it has seen",
-		Long: `Make a host forget the highest fence that it has seen.
+		Short: "Reset the highest fence stored on a host",
+		Long: `Reset the highest fence stored on a host.
 
-A host refuses orders of older leaders by their fence. After a cluster was
-rebuilt, or its etcd restored, all leaders may look older than the last one
-that the host knew; then an administrator resets the fence. Role admin only.`,
-		Example: `  lockstep node fence reset 10.0.4.13 --host-id node-13 --pki pki/callers/ada`,
+A host rejects orders with a fence lower than the stored one. After a cluster is
+rebuilt or its etcd restored, every leader may have a lower fence; reset the fence
+then. Requires the role admin.`,
+		Example: `  lockstep node fence reset 10.0.4.13 --host-id node-13 --pki-dir pki/callers/ada`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return dial.with(cmd.Context(), args[0], func(ctx context.Context, hosts *fleet.Fleet) error {
@@ -209,12 +209,12 @@ that the host knew; then an administrator resets the fence. Role admin only.`,
 					return err
 				}
 				if facts.Fence == (nodeos.Fence{}) {
-					return say(cmd.OutOrStdout(), "%s: no fence is stored\n", dial.hostID)
+					return printf(cmd.OutOrStdout(), "%s: no fence is stored\n", dial.hostID)
 				}
 				if err := hosts.ResetFence(ctx, dial.hostID, facts.Fence); err != nil {
 					return err
 				}
-				return say(cmd.OutOrStdout(), "%s: forgot fence epoch %d of cluster %s\n", dial.hostID, facts.Fence.Epoch, sanitize.Line(facts.Fence.ClusterUID))
+				return printf(cmd.OutOrStdout(), "%s: reset fence epoch %d of cluster %s\n", dial.hostID, facts.Fence.Epoch, sanitize.Line(facts.Fence.ClusterUID))
 			})
 		},
 	}

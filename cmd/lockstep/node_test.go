@@ -117,13 +117,13 @@ func nodeRun(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestNodeStatusSaysWhatRunsOnAHost(t *testing.T) {
+func TestNodeStatusShowsTheRunningSystem(t *testing.T) {
 	address, pki := agentFor(t, &idleHost{fence: nodeos.Fence{ClusterUID: "uid-1", Epoch: 7}})
 	reader, _, err := pki.IssueCaller("reader", mtls.RoleReader, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := nodeRun(t, "status", address, "--host-id", "h1", "--pki", reader)
+	out, err := nodeRun(t, "status", address, "--host-id", "h1", "--pki-dir", reader)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestNodeStatusSaysWhatRunsOnAHost(t *testing.T) {
 			t.Errorf("output lacks %q:\n%s", want, out)
 		}
 	}
-	out, err = nodeRun(t, "status", address, "--host-id", "h1", "--pki", reader, "-o", "json")
+	out, err = nodeRun(t, "status", address, "--host-id", "h1", "--pki-dir", reader, "-o", "json")
 	var facts nodeos.HostFacts
 	if err != nil || json.Unmarshal([]byte(out), &facts) != nil || facts.Booted.Version != "2.0.0" {
 		t.Errorf("json = %s, %v", out, err)
@@ -145,7 +145,7 @@ func TestNodeStatusRefusesAnotherHostAtTheAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = nodeRun(t, "status", address, "--host-id", "h2", "--pki", reader, "--timeout", "1s")
+	_, err = nodeRun(t, "status", address, "--host-id", "h2", "--pki-dir", reader, "--timeout", "1s")
 	if err == nil || !strings.Contains(err.Error(), address) {
 		t.Errorf("status of h2 at h1's address = %v, want an error that names the address", err)
 	}
@@ -160,7 +160,7 @@ func TestNodeFenceResetIsForAdministrators(t *testing.T) {
 			t.Fatal(err)
 		}
 		host.fence.Epoch, host.fence.ClusterUID = 7, "uid-1"
-		out, err := nodeRun(t, "fence", "reset", address, "--host-id", "h1", "--pki", dir)
+		out, err := nodeRun(t, "fence", "reset", address, "--host-id", "h1", "--pki-dir", dir)
 		if reset := host.fence == (nodeos.Fence{}); reset != want || (err == nil) != want {
 			t.Errorf("%s: reset %v, %v\n%s", role, reset, err, out)
 		}

@@ -18,17 +18,16 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
 )
 
-// newPKICommand returns `lockstep pki`: the certificates of hosts and of those
-// who may call them.
+// newPKICommand returns `lockstep pki`.
 func newPKICommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pki",
-		Short: "Make the certificates of hosts and of those who call them",
-		Long: `Make the certificates of hosts and of those who call them.
+		Short: "Issue certificates for hosts and their callers",
+		Long: `Issue certificates for hosts and their callers.
 
-There are two authorities: one for hosts, one for callers. Their keys stay in
-the directory that "pki init" makes, on an administrator's machine and never in
-the cluster. Whoever holds them can be any host, or give anybody any role.`,
+There are two certificate authorities: one for hosts, one for callers. Their keys
+are in the directory that "pki init" creates. Keep it on an administrator's
+machine, never in the cluster: the keys can impersonate any host and any caller.`,
 	}
 	cmd.AddCommand(newPKIInitCommand(), newPKIIssueCommand())
 	return cmd
@@ -38,17 +37,17 @@ func newPKIInitCommand() *cobra.Command {
 	var dir, cluster string
 	cmd := &cobra.Command{
 		Use:     "init",
-		Short:   "Make both authorities of a cluster",
+		Short:   "Create the certificate authorities of a cluster",
 		Example: `  lockstep pki init --dir pki --cluster-uid "$(kubectl get ns kube-system -o jsonpath={.metadata.uid})"`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := mtls.InitDirectory(dir, cluster, time.Now()); err != nil {
 				return err
 			}
-			return say(cmd.OutOrStdout(), "made the authorities of cluster %s in %s; keep *.key out of the cluster\n", cluster, dir)
+			return printf(cmd.OutOrStdout(), "created the certificate authorities of cluster %s in %s; keep *.key out of the cluster\n", cluster, dir)
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "pki", "directory of the authorities")
+	cmd.Flags().StringVar(&dir, "dir", "pki", "directory of the certificate authorities")
 	cmd.Flags().StringVar(&cluster, "cluster-uid", "", "UID of the cluster's kube-system namespace")
 	_ = cmd.MarkFlagRequired("cluster-uid")
 	return cmd
@@ -57,7 +56,7 @@ func newPKIInitCommand() *cobra.Command {
 func newPKIIssueCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "issue",
-		Short: "Make the certificate of a host or of a caller",
+		Short: "Issue a certificate",
 	}
 	cmd.AddCommand(newPKIIssueHostCommand(), newPKIIssueCallerCommand())
 	return cmd
@@ -68,11 +67,11 @@ func newPKIIssueHostCommand() *cobra.Command {
 	var addresses []string
 	cmd := &cobra.Command{
 		Use:   "host ID",
-		Short: "Make the certificate of a host, good for 90 days",
-		Long: `Make the certificate of a host, good for 90 days.
+		Short: "Issue the certificate of a host, valid for 90 days",
+		Long: `Issue the certificate of a host, valid for 90 days.
 
-With --csr the key stays on the host: only the public key is read from the
-request, and names in it are ignored.`,
+With --csr the private key stays on the host: only the public key is read from the
+request; its names are ignored.`,
 		Example: `  lockstep pki issue host node-13 --dir pki --address 10.0.4.13`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -90,12 +89,12 @@ request, and names in it are ignored.`,
 			if err != nil {
 				return err
 			}
-			return say(cmd.OutOrStdout(), "%s: certificate of host %s, until %s\n", path, args[0], leaf.NotAfter.UTC().Format(time.RFC3339))
+			return printf(cmd.OutOrStdout(), "%s: certificate of host %s, until %s\n", path, args[0], leaf.NotAfter.UTC().Format(time.RFC3339))
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "pki", "directory of the authorities")
-	cmd.Flags().StringSliceVar(&addresses, "address", nil, "IP address or DNS name of the host, for people's tools; may be repeated")
-	cmd.Flags().StringVar(&request, "csr", "", "certificate request (PEM) that was made on the host")
+	cmd.Flags().StringVar(&dir, "dir", "pki", "directory of the certificate authorities")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "IP address or DNS name of the host; may be repeated")
+	cmd.Flags().StringVar(&request, "csr", "", "certificate signing request (PEM) created on the host")
 	return cmd
 }
 
@@ -103,7 +102,7 @@ func newPKIIssueCallerCommand() *cobra.Command {
 	var dir, role string
 	cmd := &cobra.Command{
 		Use:     "caller NAME",
-		Short:   "Make the certificate of a caller, good for 30 days (admin: 8 hours)",
+		Short:   "Issue the certificate of a caller, valid for 30 days (admin: 8 h)",
 		Example: `  lockstep pki issue caller reconciler --dir pki --role reconciler`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -119,17 +118,17 @@ func newPKIIssueCallerCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return say(cmd.OutOrStdout(), "%s: certificate of caller %s with role %s, until %s\n",
+			return printf(cmd.OutOrStdout(), "%s: certificate of caller %s with role %s, until %s\n",
 				path, args[0], parsed, leaf.NotAfter.UTC().Format(time.RFC3339))
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "pki", "directory of the authorities")
+	cmd.Flags().StringVar(&dir, "dir", "pki", "directory of the certificate authorities")
 	cmd.Flags().StringVar(&role, "role", "", "admin, operator, reconciler or reader")
 	_ = cmd.MarkFlagRequired("role")
 	return cmd
 }
 
-// publicKeyOf returns the public key of a request that its key has signed.
+// publicKeyOf returns the public key of a certificate signing request.
 func publicKeyOf(path string) (crypto.PublicKey, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -149,8 +148,8 @@ func publicKeyOf(path string) (crypto.PublicKey, error) {
 	return request.PublicKey, nil
 }
 
-// say writes one line of a command's result.
-func say(out io.Writer, format string, args ...any) error {
+// say writes part of a command's result.
+func printf(out io.Writer, format string, args ...any) error {
 	if _, err := fmt.Fprintf(out, format, args...); err != nil {
 		return fmt.Errorf("write the result: %w", err)
 	}

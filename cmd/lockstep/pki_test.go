@@ -31,7 +31,7 @@ func pkiRun(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestPKICommandsMakeWhatBothEndsLoad(t *testing.T) {
+func TestHostsAndCallersLoadIssuedCertificates(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	for _, args := range [][]string{
 		{"init", "--dir", dir, "--cluster-uid", "uid-1"},

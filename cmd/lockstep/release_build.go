@@ -25,7 +25,7 @@ import (
 // pathPrefix marks a destination that is a folder of a Git repository.
 const pathPrefix = "path:"
 
-// registryFlags say how registries are reached.
+// registryFlags configure access to registries.
 type registryFlags struct {
 	file      string
 	plainHTTP bool
@@ -33,11 +33,11 @@ type registryFlags struct {
 
 func (f *registryFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.file, "registries", os.Getenv("LOCKSTEP_REGISTRIES"), "file with mirrors, CAs and credentials of registries")
-	cmd.Flags().BoolVar(&f.plainHTTP, "allow-plain-http", false, "let hosts be reached over HTTP that the registries file marks plainHTTP")
+	cmd.Flags().BoolVar(&f.plainHTTP, "allow-plain-http", false, "insecure: use HTTP for hosts with plainHTTP in the registries file")
 }
 
-// client returns a client. On a person's own machine registries on that
-// machine and OCI layouts are allowed.
+// client returns a client. On a user's machine loopback registries and OCI
+// layouts are allowed.
 func (f *registryFlags) client() (*registry.Client, error) {
 	cfg, err := registry.LoadConfig(f.file)
 	if err != nil {
@@ -48,11 +48,11 @@ func (f *registryFlags) client() (*registry.Client, error) {
 	})
 }
 
-// newReleaseCommand returns `lockstep release`: making and looking at releases.
+// newReleaseCommand returns `lockstep release`.
 func newReleaseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release",
-		Short: "Build, sign, verify and show releases",
+		Short: "Build, sign, verify and inspect releases",
 	}
 	cmd.AddCommand(newReleaseBuildCommand(), newReleaseSignCommand(), newReleaseVerifyCommand(), newReleaseInspectCommand(),
 		newReleaseGraphCommand(), newReleaseDiffCommand())
@@ -64,17 +64,17 @@ func newReleaseBuildCommand() *cobra.Command {
 	var version string
 	cmd := &cobra.Command{
 		Use:   "build SOURCE [DESTINATION]",
-		Short: "Render and pack a release, and push it",
-		Long: `Render and pack a release, and push it.
+		Short: "Render, pack and push a release",
+		Long: `Render, pack and push a release.
 
-SOURCE is a folder with release.yaml and a folder a component, each with a
-kustomization or with plain manifests. Nothing is fetched from elsewhere and no
-program is run. The same source gives the same digest. Every variant is checked,
-whichever a cluster selects by profile, feature set and capabilities.
+SOURCE is a folder with release.yaml and one folder per component, each with a
+kustomization or plain manifests. Remote bases aren't fetched and no plugins are
+run. The digest is reproducible. All variants that clusters can select by profile,
+feature set and capabilities are validated.
 
 DESTINATION is host/repository[:tag], oci:DIR[:tag] for an OCI layout, or
-path:DIR for a folder of a Git repository. Without one the release is built and
-checked only. The last line of the output is the reference to sign.`,
+path:DIR for a folder of a Git repository. Without it the release is only built
+and validated. The last line of the output is the reference to sign.`,
 		Example: `  lockstep release build releases/platform registry.example.com/platform/release:1.4.2
   lockstep release build releases/site path:clusters/prod/site`,
 		Args: cobra.RangeArgs(1, 2),
@@ -92,11 +92,11 @@ checked only. The last line of the output is the reference to sign.`,
 		},
 	}
 	flags.register(cmd)
-	cmd.Flags().StringVar(&version, "version", "", "version in place of the one in release.yaml")
+	cmd.Flags().StringVar(&version, "version", "", "version (default: the one in release.yaml)")
 	return cmd
 }
 
-// buildRelease builds a release, checks it as each cluster would, and writes it.
+// buildRelease builds a release, validates it and writes it.
 func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, source, version, destination string) error {
 	r, err := build.Build(source, version)
 	if err != nil {
@@ -109,21 +109,21 @@ func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, s
 	id := r.Identity()
 	checked, err := checkRelease(files)
 	if err != nil {
-		return invalid(fmt.Errorf("a cluster would refuse this release: %w", err))
+		return invalid(fmt.Errorf("validate release: %w", err))
 	}
 	for _, w := range checked.Warnings {
-		if err := say(out, "warning: %s\n", sanitize.Line(w)); err != nil {
+		if err := printf(out, "warning: %s\n", sanitize.Line(w)); err != nil {
 			return err
 		}
 	}
-	if err := say(out, "%s %s: %d manifests in %d files\n", id.Product, id.Version, len(checked.Manifests), len(r.Files())); err != nil {
+	if err := printf(out, "%s %s: %d manifests in %d files\n", id.Product, id.Version, len(checked.Manifests), len(r.Files())); err != nil {
 		return err
 	}
 	if dir, ok := strings.CutPrefix(destination, pathPrefix); ok {
 		if err := build.WriteTree(dir, r); err != nil {
 			return err
 		}
-		return say(out, "%s\n", dir)
+		return printf(out, "%s\n", dir)
 	}
 	if destination == "" {
 		return nil
@@ -132,12 +132,11 @@ func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, s
 	if err != nil {
 		return err
 	}
-	return say(out, "%s\n", p.Reference())
+	return printf(out, "%s\n", p.Reference())
 }
 
-// checkRelease refuses what a cluster would refuse of the release, whichever of
-// its variants that selects: also health rules that don't compile, which would
-// only be found when their objects were applied.
+// checkRelease validates all variants of the release as a cluster would, health
+// rules included: a cluster compiles those only when it applies their objects.
 func checkRelease(files fs.FS) (*payload.Payload, error) {
 	p, err := payload.Check(files)
 	if err != nil {
@@ -155,7 +154,7 @@ func checkRelease(files fs.FS) (*payload.Payload, error) {
 	return p, nil
 }
 
-// newOSCommand returns `lockstep os`: making OS images known to a registry.
+// newOSCommand returns `lockstep os`.
 func newOSCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "os",
@@ -170,11 +169,11 @@ func newOSBuildCommand() *cobra.Command {
 	var id build.Identity
 	cmd := &cobra.Command{
 		Use:   "build FILE DESTINATION",
-		Short: "Push the image of an operating system",
-		Long: `Push the image of an operating system: the bytes that are written to a slot.
+		Short: "Push an operating system image",
+		Long: `Push an operating system image: the bytes that are written to a slot.
 
-DESTINATION is host/repository[:tag] or oci:DIR[:tag]. Product and version
-become part of what is signed. The output is the reference to sign.`,
+DESTINATION is host/repository[:tag] or oci:DIR[:tag]. The signature covers product
+and version. The output is the reference to sign.`,
 		Example: `  lockstep os build --product platform-os --version 2.1.0 os.img registry.example.com/platform/os:2.1.0`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -187,27 +186,26 @@ become part of what is signed. The output is the reference to sign.`,
 			if err != nil {
 				return err
 			}
-			return say(cmd.OutOrStdout(), "%s\n", p.Reference())
+			return printf(cmd.OutOrStdout(), "%s\n", p.Reference())
 		},
 	}
 	flags.register(cmd)
-	cmd.Flags().StringVar(&id.Product, "product", "", "product that the image is a version of")
+	cmd.Flags().StringVar(&id.Product, "product", "", "product of the image")
 	cmd.Flags().StringVar(&id.Version, "version", "", "semantic version")
-	cmd.Flags().StringVar(&id.Channel, "channel", "", "channel, for people")
+	cmd.Flags().StringVar(&id.Channel, "channel", "", "channel (informational)")
 	_ = cmd.MarkFlagRequired("product")
 	_ = cmd.MarkFlagRequired("version")
 	return cmd
 }
 
-// isPath reports whether an argument is a folder on the disk rather than an
-// image.
+// isPath reports whether an argument is a local folder rather than an image.
 func isPath(arg string) bool {
 	info, err := os.Stat(arg)
 	return err == nil && info.IsDir()
 }
 
-// reference makes an image reference exact: a tag is resolved and the result
-// said, a digest stays.
+// reference resolves the tag of an image reference to a digest and prints the
+// result.
 func reference(ctx context.Context, out io.Writer, client *registry.Client, image string) (string, error) {
 	if strings.Contains(image, "@") {
 		_, _, err := verify.ParseReference(image)
@@ -215,12 +213,12 @@ func reference(ctx context.Context, out io.Writer, client *registry.Client, imag
 	}
 	slash, colon := strings.LastIndex(image, "/"), strings.LastIndex(image, ":")
 	if colon <= slash || image[:colon] == strings.TrimSuffix(registry.LayoutPrefix, ":") {
-		return "", invalid(fmt.Errorf("%s has neither digest nor tag", image))
+		return "", invalid(fmt.Errorf("image %s has neither a digest nor a tag", image))
 	}
 	d, err := client.Resolve(ctx, image[:colon], image[colon+1:])
 	if err != nil {
 		return "", err
 	}
 	exact := image[:colon] + "@" + d.String()
-	return exact, say(out, "%s is now %s\n", image, exact)
+	return exact, printf(out, "resolved %s to %s\n", image, exact)
 }

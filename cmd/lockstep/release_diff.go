@@ -21,11 +21,11 @@ func newReleaseDiffCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "diff FROM TO",
-		Short: "Show what one release changes over another",
-		Long: `Show what one release changes over another, object by object and field by field.
+		Short: "Show the differences between two releases",
+		Long: `Show the differences between two releases by object and field.
 
-FROM and TO are payload paths, source folders or images; an image is opened only
-if --trust names a policy that it satisfies. Values of Secrets are masked.`,
+FROM and TO are payload paths, source folders or images. Images are verified with
+--trust-policy before they are opened. Values of Secrets are masked.`,
 		Example: `  lockstep release diff releases/1.4.1 releases/1.4.2`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,16 +46,16 @@ if --trust names a policy that it satisfies. Values of Secrets are masked.`,
 				encoder.SetIndent("", "  ")
 				return encoder.Encode(changes)
 			default:
-				return invalid(fmt.Errorf("output %q isn't json", sanitize.Line(output)))
+				return invalid(fmt.Errorf("output %q: want json", sanitize.Line(output)))
 			}
 		},
 	}
 	flags.register(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json, or text if empty")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json (default: text)")
 	return cmd
 }
 
-// writeChanges prints the count first, then a line an object and field.
+// writeChanges prints the counts, then one line per object and field.
 func writeChanges(w io.Writer, before, after *payload.Payload, changes []payload.Change) error {
 	marks := map[payload.ChangeKind]string{payload.Added: "+", payload.Changed: "~", payload.Removed: "-"}
 	count := map[payload.ChangeKind]int{}

@@ -25,11 +25,11 @@ func newReleaseGraphCommand() *cobra.Command {
 	var state, output string
 	cmd := &cobra.Command{
 		Use:   "graph IMAGE@DIGEST|PATH|SOURCE",
-		Short: "Show the order in which a release is applied",
-		Long: `Show the order in which a release is applied.
+		Short: "Show the task graph of a release",
+		Long: `Show the task graph of a release: the order in which it is applied.
 
-PATH is a payload path and SOURCE a folder with release.yaml. An image is opened
-only if --trust names a policy that it satisfies.`,
+PATH is a payload path and SOURCE a folder with release.yaml. Images are verified
+with --trust-policy before they are opened.`,
 		Example: `  lockstep release graph releases/1.4.2
   lockstep release graph ./payload --profile self-managed-high-availability -o dot | dot -Tsvg >graph.svg`,
 		Args: cobra.ExactArgs(1),
@@ -49,13 +49,13 @@ only if --trust names a policy that it satisfies.`,
 			case "dot":
 				return g.WriteDOT(cmd.OutOrStdout())
 			default:
-				return invalid(fmt.Errorf("output %q isn't dot", sanitize.Line(output)))
+				return invalid(fmt.Errorf("output %q: want dot", sanitize.Line(output)))
 			}
 		},
 	}
 	flags.register(cmd)
-	cmd.Flags().StringVar(&state, "state", payload.Updating.String(), "Initializing, Updating, RollingBack or Reconciling")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "dot, or text if empty")
+	cmd.Flags().StringVar(&state, "state", payload.Updating.String(), "state of the sync worker: Initializing, Updating, RollingBack or Reconciling")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "dot (default: text)")
 	return cmd
 }
 
@@ -66,10 +66,10 @@ func parseState(name string) (payload.State, error) {
 			return s, nil
 		}
 	}
-	return 0, invalid(fmt.Errorf("state %q isn't Initializing, Updating, RollingBack or Reconciling", sanitize.Line(name)))
+	return 0, invalid(fmt.Errorf("state %q: want Initializing, Updating, RollingBack or Reconciling", sanitize.Line(name)))
 }
 
-// folderTree returns the files of a payload path or of a built source.
+// folderTree returns the files of a payload path, or of a source after a build.
 func folderTree(dir string) (*tree.Tree, error) {
 	_, err := os.Stat(filepath.Join(dir, build.SourceFile))
 	if err == nil {
@@ -94,7 +94,7 @@ func folderTree(dir string) (*tree.Tree, error) {
 	return all.Without(verify.SignatureFile), nil
 }
 
-// loaded marks an error of a load as bad input.
+// loaded marks an error of a load as invalid input.
 func loaded(p *payload.Payload, err error) (*payload.Payload, error) {
 	if err != nil {
 		return nil, invalid(err)

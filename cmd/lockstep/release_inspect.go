@@ -24,27 +24,27 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// inspection is what `release inspect` found.
+// inspection is the result of `release inspect`.
 type inspection struct {
-	Reference  string           `json:"reference"`
-	Digest     trust.Digest     `json:"digest,omitempty"`
-	Product    string           `json:"product"`
-	Version    string           `json:"version"`
-	Channel    string           `json:"channel,omitempty"`
-	Verified   bool             `json:"verified"`
-	Evidence   *trust.Evidence  `json:"evidence,omitempty"`
-	Signatures []verify.Claim   `json:"signatures,omitempty"`
-	Problems   []string         `json:"problems,omitempty"`
-	Hash       string           `json:"versionHash,omitempty"`
-	Levels     []inspectedLevel `json:"runLevels,omitempty"`
-	Layers     []inspectedLayer `json:"layers,omitempty"`
-	Previous   []string         `json:"previous,omitempty"`
-	// Capabilities are those that the selection enables.
+	Reference  string              `json:"reference"`
+	Digest     trust.Digest        `json:"digest,omitempty"`
+	Product    string              `json:"product"`
+	Version    string              `json:"version"`
+	Channel    string              `json:"channel,omitempty"`
+	Verified   bool                `json:"verified"`
+	Evidence   *trust.Evidence     `json:"evidence,omitempty"`
+	Signatures []verify.Claim      `json:"signatures,omitempty"`
+	Problems   []string            `json:"problems,omitempty"`
+	Hash       string              `json:"versionHash,omitempty"`
+	RunLevels  []inspectedRunLevel `json:"runLevels,omitempty"`
+	Layers     []inspectedLayer    `json:"layers,omitempty"`
+	Previous   []string            `json:"previous,omitempty"`
+	// Capabilities are enabled by the selection.
 	Capabilities []string        `json:"capabilities,omitempty"`
-	LeftOut      []inspectedSkip `json:"excluded,omitempty"`
+	Excluded     []inspectedSkip `json:"excluded,omitempty"`
 }
 
-// inspectedSkip is a document that isn't applied by the selection.
+// inspectedSkip is a document that the selection excludes.
 type inspectedSkip struct {
 	Object string `json:"object"`
 	Place  string `json:"place"`
@@ -52,8 +52,8 @@ type inspectedSkip struct {
 	Detail string `json:"detail"`
 }
 
-// inspectedLevel is a run level with its components.
-type inspectedLevel struct {
+// inspectedRunLevel is a run level with its components.
+type inspectedRunLevel struct {
 	Level      int              `json:"level"`
 	Components []inspectedGroup `json:"components"`
 }
@@ -64,7 +64,7 @@ type inspectedGroup struct {
 	Objects []string `json:"objects"`
 }
 
-// inspectedLayer is a layer that wasn't opened.
+// inspectedLayer is a layer of an image that was not opened.
 type inspectedLayer struct {
 	MediaType string       `json:"mediaType"`
 	Digest    trust.Digest `json:"digest"`
@@ -76,22 +76,21 @@ func newReleaseInspectCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE|PATH|SOURCE",
-		Short: "Show what a release says of itself, its manifests and its signatures",
-		Long: `Show what a release says of itself, its manifests and its signatures.
+		Short: "Show the metadata, manifests and signatures of a release",
+		Long: `Show the metadata, manifests and signatures of a release.
 
-IMAGE may have a tag, which is resolved and shown with its digest. What is in a
-registry is opened only if --trust names a policy that it satisfies; without, its
-manifest and the signatures are listed, and nothing of that is checked. PATH is a
-payload path, SOURCE a folder with release.yaml. Of a payload with variants, such
-as OpenShift's, the flags select as a ClusterRelease's spec does; what is left out
-is counted, and listed with -o json.`,
+IMAGE is opened after verification with --trust-policy. Without that flag its
+manifest and signatures are listed, unverified. A tag is resolved to a digest. PATH
+is a payload path, SOURCE a folder with release.yaml. The selection flags work as
+the fields of a ClusterRelease; excluded documents are counted, and listed with
+-o json.`,
 		Example: `  lockstep release inspect registry.example.com/platform/release:1.4.2
-  lockstep release inspect registry.example.com/platform/release@sha256:41be… --trust root.json -o json
+  lockstep release inspect registry.example.com/platform/release@sha256:41be… --trust-policy root.json -o json
   lockstep release inspect ./payload --profile self-managed-high-availability --capabilities v4.18`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "" && output != "json" {
-				return invalid(fmt.Errorf("output %q isn't json", output))
+				return invalid(fmt.Errorf("output %q: want json", output))
 			}
 			opts, err := flags.options()
 			if err != nil {
@@ -115,11 +114,11 @@ is counted, and listed with -o json.`,
 		},
 	}
 	flags.register(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "json, or text if empty")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json (default: text)")
 	return cmd
 }
 
-// inspectPath looks at a folder of this machine: a source is built first.
+// inspectPath inspects a local folder; a source is built first.
 func inspectPath(dir string, opts payload.LoadOptions) (inspection, error) {
 	in := inspection{Reference: dir}
 	files, err := folderTree(dir)
@@ -135,7 +134,7 @@ func inspectPath(dir string, opts payload.LoadOptions) (inspection, error) {
 	return in, nil
 }
 
-// inspectImage looks at an image; it's opened only if it verifies.
+// inspectImage inspects an image, which is opened only after verification.
 func inspectImage(ctx context.Context, progress io.Writer, client *registry.Client, flags *payloadFlags, arg string, opts payload.LoadOptions) (inspection, error) {
 	exact, err := reference(ctx, progress, client, arg)
 	if err != nil {
@@ -166,7 +165,7 @@ func inspectImage(ctx context.Context, progress io.Writer, client *registry.Clie
 	return in, in.open(ctx, client, flags, opts)
 }
 
-// open verifies the image and loads what is in it.
+// open verifies the image and loads its content.
 func (in *inspection) open(ctx context.Context, client *registry.Client, flags *payloadFlags, opts payload.LoadOptions) error {
 	s, err := flags.verify(ctx, client, trust.KindRelease, in.Reference)
 	if err != nil {
@@ -186,12 +185,12 @@ func (in *inspection) open(ctx context.Context, client *registry.Client, flags *
 	return nil
 }
 
-// add takes over what a loaded payload says.
+// add copies the properties of a loaded payload.
 func (in *inspection) add(p *payload.Payload) {
 	in.Product, in.Version, in.Channel = p.Product, p.Version, p.Channel
 	in.Previous, in.Hash, in.Capabilities = p.Previous, p.VersionHash, p.EnabledCapabilities
 	for _, s := range p.Skipped {
-		in.LeftOut = append(in.LeftOut, inspectedSkip{
+		in.Excluded = append(in.Excluded, inspectedSkip{
 			sanitize.Line(s.ID.String()), sanitize.Line(fmt.Sprintf("%s:%d", s.File, s.Line)), s.Reason, sanitize.Line(s.Detail),
 		})
 	}
@@ -203,13 +202,12 @@ func (in *inspection) add(p *payload.Payload) {
 	}
 }
 
-// place puts a manifest under its run level and component; manifests come in
-// order.
+// place adds a manifest to its run level and component. Manifests are in order.
 func (in *inspection) place(m *payload.Manifest) {
-	if n := len(in.Levels); n == 0 || in.Levels[n-1].Level != m.RunLevel {
-		in.Levels = append(in.Levels, inspectedLevel{Level: m.RunLevel})
+	if n := len(in.RunLevels); n == 0 || in.RunLevels[n-1].Level != m.RunLevel {
+		in.RunLevels = append(in.RunLevels, inspectedRunLevel{Level: m.RunLevel})
 	}
-	l := &in.Levels[len(in.Levels)-1]
+	l := &in.RunLevels[len(in.RunLevels)-1]
 	if n := len(l.Components); n == 0 || l.Components[n-1].Name != m.Component {
 		l.Components = append(l.Components, inspectedGroup{Name: m.Component})
 	}
@@ -226,7 +224,7 @@ func (in *inspection) write(out io.Writer, format string) error {
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	in.head(w)
-	for _, l := range in.Levels {
+	for _, l := range in.RunLevels {
 		fmt.Fprintf(w, "\nrun level %02d\n", l.Level)
 		for _, c := range l.Components {
 			fmt.Fprintf(w, "  %s\t%d objects\n", c.Name, len(c.Objects))
@@ -269,11 +267,11 @@ func (in *inspection) head(w io.Writer) {
 		fmt.Fprintf(w, "capabilities\t%s\n", sanitize.Line(strings.Join(in.Capabilities, ", ")))
 	}
 	reasons := map[string]int{}
-	for _, s := range in.LeftOut {
+	for _, s := range in.Excluded {
 		reasons[s.Reason]++
 	}
 	for _, r := range slices.Sorted(maps.Keys(reasons)) {
-		fmt.Fprintf(w, "left out\t%s\t%d documents\n", r, reasons[r])
+		fmt.Fprintf(w, "excluded\t%s\t%d documents\n", r, reasons[r])
 	}
 	for _, p := range in.Problems {
 		fmt.Fprintf(w, "note\t%s\n", p)

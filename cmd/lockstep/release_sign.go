@@ -38,7 +38,7 @@ func newOSSignCommand() *cobra.Command {
 		`  lockstep os sign registry.example.com/platform/os@sha256:8f1c… --key release.key`)
 }
 
-// signCommand makes a command that signs.
+// signCommand returns a command that signs.
 func signCommand(use, short, long, example string) *cobra.Command {
 	var flags registryFlags
 	var keys []string
@@ -90,11 +90,11 @@ func signImage(ctx context.Context, out io.Writer, flags *registryFlags, image s
 	if err != nil {
 		return err
 	}
-	if err := say(out, "signed %s with %s\n", image, k.Fingerprint()); err != nil {
+	if err := printf(out, "signed %s with %s\n", image, k.Fingerprint()); err != nil {
 		return err
 	}
 	for i, d := range made {
-		if err := say(out, "  %s %s\n", formats[i], d); err != nil {
+		if err := printf(out, "  %s %s\n", formats[i], d); err != nil {
 			return err
 		}
 	}
@@ -119,10 +119,10 @@ func signPath(out io.Writer, dir string, k *build.Key) error {
 	if err := files.Write(file, raw, 0o644); err != nil {
 		return err
 	}
-	return say(out, "signed %s (%s) with %s in %s\n", dir, digest, k.Fingerprint(), file)
+	return printf(out, "signed %s (%s) with %s in %s\n", dir, digest, k.Fingerprint(), file)
 }
 
-// verifyFlags say under which policy, and for what, content is verified.
+// verifyFlags have the policy, and the object and cluster to verify for.
 type verifyFlags struct {
 	registryFlags
 
@@ -132,12 +132,12 @@ type verifyFlags struct {
 
 func (f *verifyFlags) register(cmd *cobra.Command) {
 	f.registryFlags.register(cmd)
-	cmd.Flags().StringVar(&f.policy, "trust", "", "trust envelope (root.json) that is in force")
-	cmd.Flags().StringVar(&f.name, "name", "", "name of the object that would ask; empty: the rules of every name must hold")
-	cmd.Flags().StringVar(&f.source, "source", "", "URL of the source that would declare it")
-	cmd.Flags().StringVar(&f.cluster, "cluster", "", "name of the cluster; empty: any")
-	cmd.Flags().StringVar(&f.product, "product", "", "product that the signed bytes must name")
-	cmd.Flags().StringVar(&f.version, "version", "", "version that the signed bytes must name")
+	cmd.Flags().StringVar(&f.policy, "trust-policy", "", "current trust envelope (root.json)")
+	cmd.Flags().StringVar(&f.name, "name", "", "name of the declaring object (default: the rules of all names must hold)")
+	cmd.Flags().StringVar(&f.source, "source", "", "URL of the declaring source")
+	cmd.Flags().StringVar(&f.cluster, "cluster", "", "name of the cluster (default: any)")
+	cmd.Flags().StringVar(&f.product, "product", "", "required product")
+	cmd.Flags().StringVar(&f.version, "version", "", "required version")
 }
 
 func (f *verifyFlags) request(image string) verify.Request {
@@ -157,23 +157,23 @@ func (f *verifyFlags) verifier(client *registry.Client) (*verify.Verifier, error
 }
 
 func newReleaseVerifyCommand() *cobra.Command {
-	return verifyCommand(trust.KindRelease, "verify IMAGE@DIGEST|PATH", "Verify a release as a cluster would",
-		`  lockstep release verify registry.example.com/platform/release@sha256:41be… --trust root.json`)
+	return verifyCommand(trust.KindRelease, "verify IMAGE@DIGEST|PATH", "Verify a release as clusters do",
+		`  lockstep release verify registry.example.com/platform/release@sha256:41be… --trust-policy root.json`)
 }
 
 func newOSVerifyCommand() *cobra.Command {
-	return verifyCommand(trust.KindNodeOS, "verify IMAGE@DIGEST", "Verify an operating system image as a host would",
-		`  lockstep os verify registry.example.com/platform/os@sha256:8f1c… --trust root.json`)
+	return verifyCommand(trust.KindNodeOS, "verify IMAGE@DIGEST", "Verify an operating system image as hosts do",
+		`  lockstep os verify registry.example.com/platform/os@sha256:8f1c… --trust-policy root.json`)
 }
 
-// verifyCommand makes a command that verifies.
+// verifyCommand returns a command that verifies.
 func verifyCommand(kind, use, short, example string) *cobra.Command {
 	var flags verifyFlags
 	cmd := &cobra.Command{
 		Use: use, Short: short, Example: example,
-		Long: short + `: signatures, product, version, revocations and floors under the
-policy in --trust. Exit code 2 if it would be refused; the refusal says what was
-found, what was wanted and how to fix it.`,
+		Long: short + `: signatures, product, version, revocations and floors by the
+policy in --trust-policy. Exit code 2 if it is rejected; the error names what was
+found, what is required and how to fix it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
@@ -189,7 +189,7 @@ found, what was wanted and how to fix it.`,
 		},
 	}
 	flags.register(cmd)
-	_ = cmd.MarkFlagRequired("trust")
+	_ = cmd.MarkFlagRequired("trust-policy")
 	return cmd
 }
 
@@ -222,11 +222,11 @@ func (f *verifyFlags) verify(ctx context.Context, client *registry.Client, kind,
 	return s, err
 }
 
-// describeSigned says who signed and why that is enough.
+// describeSigned prints the signers and the rules that they satisfy.
 func describeSigned(out io.Writer, s verify.Signed) error {
 	ev := s.Evidence()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s  %s\n  verified under %s\n", s.Product(), s.Version(), s.Reference(), ev.Policy)
+	fmt.Fprintf(&b, "%s %s  %s\n  verified by policy %s\n", s.Product(), s.Version(), s.Reference(), ev.Policy)
 	for _, l := range ev.Lines() {
 		b.WriteString("  signed by " + l + "\n")
 	}

@@ -96,18 +96,18 @@ func TestFromTrustToAVerifiedRelease(t *testing.T) {
 	root, key := d.path("trust/root.json"), d.path("trust/release.key")
 
 	ref := d.must("release", "build", d.source(platform()), d.host+"/acme/release:1.4.2")
-	if code, out := d.run("release", "verify", ref, "--trust", root); code != exitInvalid || !strings.Contains(out, "Unsigned") || !strings.Contains(out, "lockstep release sign "+ref) {
+	if code, out := d.run("release", "verify", ref, "--trust-policy", root); code != exitInvalid || !strings.Contains(out, "Unsigned") || !strings.Contains(out, "lockstep release sign "+ref) {
 		t.Error("unsigned content isn't refused with the way to sign it")
 	}
 	d.must("release", "sign", ref, "--key", key)
-	if _, out := d.run("release", "verify", ref, "--trust", root, "--cluster", "prod", "--version", "1.4.2"); !strings.Contains(out, "signed by release") {
+	if _, out := d.run("release", "verify", ref, "--trust-policy", root, "--cluster", "prod", "--version", "1.4.2"); !strings.Contains(out, "signed by release") {
 		t.Error("the signer isn't named")
 	}
-	if code, _ := d.run("release", "verify", ref, "--trust", root, "--version", "1.4.3"); code != exitInvalid {
+	if code, _ := d.run("release", "verify", ref, "--trust-policy", root, "--version", "1.4.3"); code != exitInvalid {
 		t.Error("another version than the signed one was verified")
 	}
 
-	_, out := d.run("release", "inspect", d.host+"/acme/release:1.4.2", "--trust", root)
+	_, out := d.run("release", "inspect", d.host+"/acme/release:1.4.2", "--trust-policy", root)
 	for _, want := range []string{"platform 1.4.2  (verified under root@1)", ref, "run level 10", "run level 30", "Namespace", "web/settings", "updates from 1.4.1"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("inspect doesn't say %q", want)
@@ -127,8 +127,8 @@ func TestOSImagesAndLayouts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ref := d.must("os", "build", "--product", "platform-os", "--version", "2.1.0", image, destination)
 			d.must("os", "sign", ref, "--key", key)
-			d.must("os", "verify", ref, "--trust", root)
-			if code, _ := d.run("release", "verify", ref, "--trust", root); code != exitInvalid {
+			d.must("os", "verify", ref, "--trust-policy", root)
+			if code, _ := d.run("release", "verify", ref, "--trust-policy", root); code != exitInvalid {
 				t.Error("an OS image was verified as a release")
 			}
 		})
@@ -136,8 +136,8 @@ func TestOSImagesAndLayouts(t *testing.T) {
 	ref := d.must("release", "build", d.source(platform()), "oci:"+d.path("layout")+":1.4.2")
 	d.must("release", "sign", ref, "--key", key)
 	d.must("release", "sign", ref, "--key", key)
-	d.must("release", "verify", ref, "--trust", root)
-	d.must("release", "inspect", "oci:"+d.path("layout")+":1.4.2", "--trust", root, "-o", "json")
+	d.must("release", "verify", ref, "--trust-policy", root)
+	d.must("release", "inspect", "oci:"+d.path("layout")+":1.4.2", "--trust-policy", root, "-o", "json")
 }
 
 func TestAPayloadPathIsSignedInItsPlace(t *testing.T) {
@@ -146,21 +146,21 @@ func TestAPayloadPathIsSignedInItsPlace(t *testing.T) {
 	root := d.path("trust/root.json")
 	d.must("release", "build", d.source(platform()), "path:"+d.path("repo/site"))
 	d.must("release", "sign", d.path("repo/site"), "--key", d.path("trust/release.key"))
-	if code, out := d.run("release", "verify", d.path("repo/site"), "--trust", root); code != exitInvalid || !strings.Contains(out, "ThresholdNotMet") {
+	if code, out := d.run("release", "verify", d.path("repo/site"), "--trust-policy", root); code != exitInvalid || !strings.Contains(out, "ThresholdNotMet") {
 		t.Error("one of two signatures was enough")
 	}
 	d.must("release", "sign", d.path("repo/site"), "--key", d.path("trust/ci.key"))
-	d.must("release", "verify", d.path("repo/site"), "--trust", root)
+	d.must("release", "verify", d.path("repo/site"), "--trust-policy", root)
 	d.must("release", "inspect", d.path("repo/site"))
 	if err := os.WriteFile(d.path("repo/site/release-manifests/0000_99_x_0000-y.yaml"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, out := d.run("release", "verify", d.path("repo/site"), "--trust", root); code != exitInvalid || !strings.Contains(out, "WrongDigest") {
+	if code, out := d.run("release", "verify", d.path("repo/site"), "--trust-policy", root); code != exitInvalid || !strings.Contains(out, "WrongDigest") {
 		t.Error("a file more was covered by the signature")
 	}
 }
 
-func TestTrustInitMakesWhatItSays(t *testing.T) {
+func TestTrustInitCreatesAWorkingPolicy(t *testing.T) {
 	for profile, threshold := range map[string]int{"solo": 1, "team": 2, "regulated": 3} {
 		t.Run(profile, func(t *testing.T) {
 			d := newDesk(t)
@@ -206,7 +206,7 @@ func TestTrustInitMakesWhatItSays(t *testing.T) {
 	}
 }
 
-func TestTrustGoesFromHandToHand(t *testing.T) {
+func TestSeveralPeopleSignATrustPolicyInTurn(t *testing.T) {
 	d := newDesk(t)
 	t.Setenv(passwordVariable, "correct horse")
 	d.must("trust", "init", "--profile", "team", "--dir", d.path("trust"), "--cluster", "prod")
@@ -227,7 +227,7 @@ func TestTrustGoesFromHandToHand(t *testing.T) {
 		t.Error("one of two root keys was enough")
 	}
 	d.must("trust", "sign", d.path("next.json"), "--key", d.path("trust/admin-3.key"))
-	if got := d.must(check...); !strings.Contains(got, "takes effect at once") {
+	if got := d.must(check...); !strings.Contains(got, "takes effect immediately") {
 		t.Error(got)
 	}
 	d.must("trust", "status", d.path("next.json"))

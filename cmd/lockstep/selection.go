@@ -15,23 +15,22 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/image"
 )
 
-// selectionFlags say which manifests of a payload are meant: what a
-// ClusterRelease says by spec.profile, featureSet, featureGates and
-// capabilities.
+// selectionFlags select the manifests of a payload, as spec.profile, featureSet,
+// featureGates and capabilities of a ClusterRelease do.
 type selectionFlags struct {
 	selection payload.Selection
 }
 
 func (f *selectionFlags) register(cmd *cobra.Command) {
 	s := &f.selection
-	cmd.Flags().StringVar(&s.Profile, "profile", "", "include profile, such as self-managed-high-availability")
-	cmd.Flags().StringVar(&s.FeatureSet, "feature-set", "", "feature set; empty: the default one")
-	cmd.Flags().StringSliceVar(&s.FeatureGates, "feature-gates", nil, "feature gates that are enabled; none: gates aren't evaluated")
+	cmd.Flags().StringVar(&s.Profile, "profile", "", "include profile, for example self-managed-high-availability")
+	cmd.Flags().StringVar(&s.FeatureSet, "feature-set", "", "feature set (default: the default feature set)")
+	cmd.Flags().StringSliceVar(&s.FeatureGates, "feature-gates", nil, "enabled feature gates; without them gates aren't evaluated")
 	cmd.Flags().StringVar(&s.Baseline, "capabilities", payload.BaselineAll, "baseline of capabilities: "+strings.Join(payload.Baselines(), ", "))
-	cmd.Flags().StringSliceVar(&s.Capabilities, "additional-capabilities", nil, "capabilities besides the baseline")
+	cmd.Flags().StringSliceVar(&s.Capabilities, "additional-capabilities", nil, "capabilities in addition to the baseline")
 }
 
-// options are those of a load by the selection.
+// options returns the options for loading the selection.
 func (f *selectionFlags) options() (payload.LoadOptions, error) {
 	s := f.selection
 	s.EvaluateGates = len(s.FeatureGates) > 0
@@ -41,7 +40,7 @@ func (f *selectionFlags) options() (payload.LoadOptions, error) {
 	return payload.LoadOptions{Selection: s}, nil
 }
 
-// payloadFlags say how a payload is found, opened and selected from.
+// payloadFlags have the flags for opening a payload.
 type payloadFlags struct {
 	verifyFlags
 	selectionFlags
@@ -52,7 +51,7 @@ func (f *payloadFlags) register(cmd *cobra.Command) {
 	f.selectionFlags.register(cmd)
 }
 
-// open loads the payload of a folder, or of an image that verifies.
+// open loads the payload of a folder or of a verified image.
 func (f *payloadFlags) open(ctx context.Context, arg string) (*payload.Payload, error) {
 	opts, err := f.options()
 	if err != nil {
@@ -66,7 +65,7 @@ func (f *payloadFlags) open(ctx context.Context, arg string) (*payload.Payload, 
 		return loaded(payload.LoadUnverified(files, opts))
 	}
 	if f.policy == "" {
-		return nil, invalid(errors.New("an image is opened only if it's verified; name the policy that is in force by --trust"))
+		return nil, invalid(errors.New("--trust-policy is required: images are opened only after verification"))
 	}
 	client, err := f.client()
 	if err != nil {

@@ -68,24 +68,24 @@ func TestARealPayloadIsInspectedByASelection(t *testing.T) {
 	_, dir, version := realPayload(t)
 	d := newDesk(t)
 	code, out := d.run("release", "inspect", dir, "--profile", highlyAvailable)
-	for _, want := range []string{version, "run level 50", "ClusterOperator", "left out      FeatureSet  107 documents", "has no field .userNames", "capabilities", "NodeTuning"} {
+	for _, want := range []string{version, "run level 50", "ClusterOperator", "excluded      FeatureSet  107 documents", "has no field .userNames", "capabilities", "NodeTuning"} {
 		if code != 0 || !strings.Contains(out, want) {
-			t.Errorf("code %d, inspect doesn't say %q", code, want)
+			t.Errorf("code %d, inspect lacks %q", code, want)
 		}
 	}
-	count := func(args ...string) (objects, leftOut int) {
+	count := func(args ...string) (objects, excluded int) {
 		t.Helper()
 		stdout, errs, code := runCommand(t, append([]string{"release", "inspect", dir, "-o", "json"}, args...)...)
 		var in inspection
 		if err := json.Unmarshal([]byte(stdout), &in); err != nil || code != 0 {
 			t.Fatalf("%v: code %d, %v, %s", args, code, err, errs)
 		}
-		for _, l := range in.Levels {
+		for _, l := range in.RunLevels {
 			for _, c := range l.Components {
 				objects += len(c.Objects)
 			}
 		}
-		return objects, len(in.LeftOut)
+		return objects, len(in.Excluded)
 	}
 	all, left := count("--profile", highlyAvailable)
 	if all+left != 1022 {
@@ -105,7 +105,7 @@ func TestARealPayloadInAnOCILayoutIsInspected(t *testing.T) {
 	d.must("trust", "init", "--profile", "solo", "--dir", d.path("trust"), "--cluster", "prod")
 	ref := "oci:" + d.path("layout") + "@" + layoutOf(t, d.path("layout"), tree, version)
 	d.must("release", "sign", ref, "--key", d.path("trust/release.key"))
-	code, out := d.run("release", "inspect", ref, "--trust", d.path("trust/root.json"), "--profile", highlyAvailable)
+	code, out := d.run("release", "inspect", ref, "--trust-policy", d.path("trust/root.json"), "--profile", highlyAvailable)
 	if code != 0 || !strings.Contains(out, version+"  (verified under root@1)") || !strings.Contains(out, "run level 50") {
 		t.Errorf("code %d", code)
 	}
@@ -165,7 +165,7 @@ func TestASelectionIsCheckedBeforeAnythingIsOpened(t *testing.T) {
 }
 
 // The definition and the loads know the same baselines.
-func TestTheDefinitionTakesTheBaselinesThatALoadKnows(t *testing.T) {
+func TestTheCRDAcceptsTheBaselinesOfALoad(t *testing.T) {
 	definitions, err := crd.CRDs()
 	if err != nil {
 		t.Fatal(err)

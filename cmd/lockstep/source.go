@@ -17,27 +17,39 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
-// newSourceCommand returns `lockstep source`: what people ask of a GitSource
-// besides what they declare.
-func newSourceCommand() *cobra.Command {
+// newReconcileCommand returns `lockstep reconcile`.
+func newReconcileCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "source",
-		Short: "Ask a Git source to look now, or accept one rewind of it",
+		Use:   "reconcile",
+		Short: "Trigger a reconciliation now",
 	}
-	cmd.AddCommand(newSourceLookCommand(), newAcceptRewindCommand())
+	cmd.AddCommand(newReconcileSourceCommand())
 	return cmd
 }
 
-func newSourceLookCommand() *cobra.Command {
+// newSourceCommand returns `lockstep source`.
+func newSourceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "source",
+		Short: "Manage Git sources",
+	}
+	cmd.AddCommand(newAcceptRewindCommand())
+	return cmd
+}
+
+func newReconcileSourceCommand() *cobra.Command {
 	var flags clusterFlags
 	cmd := &cobra.Command{
-		Use:     "look [NAME]",
-		Short:   "Look at the remote now instead of at the next interval",
-		Example: "  lockstep source look\n  lockstep source look fleet",
+		Use:   "source [NAME]",
+		Short: "Fetch a Git source now instead of at its next interval",
+		Long: `Fetch a Git source now instead of at its next interval.
+
+NAME may be omitted if there is one GitSource.`,
+		Example: "  lockstep reconcile source\n  lockstep reconcile source fleet",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return annotateSource(cmd.Context(), cmd.OutOrStdout(), &flags, args,
-				v1alpha1.AnnotationRequestedAt, time.Now().UTC().Format(time.RFC3339Nano), "looks now")
+				v1alpha1.AnnotationRequestedAt, time.Now().UTC().Format(time.RFC3339Nano), "annotated: it is fetched now")
 		},
 	}
 	flags.register(cmd)
@@ -50,18 +62,19 @@ func newAcceptRewindCommand() *cobra.Command {
 	var flags clusterFlags
 	cmd := &cobra.Command{
 		Use:   "accept-rewind HASH [NAME]",
-		Short: "Accept one commit although it doesn't contain the accepted one",
-		Long: `A ref that no longer contains the accepted commit (a force-push), or a tag that
-moved, is refused. accept-rewind accepts exactly the commit HASH, once: as soon
-as it's the accepted one, the next rewind is refused again. All other checks,
-signatures above all, hold for it as for any commit.`,
+		Short: "Accept one commit that does not contain the accepted one",
+		Long: `Accept one commit that does not contain the accepted one.
+
+A ref that no longer contains the accepted commit (a force-push), or a moved tag,
+is rejected. accept-rewind accepts the commit HASH once; the next rewind is
+rejected again. Signatures and all other checks still apply.`,
 		Example: "  lockstep source accept-rewind 9f2c1ab4c1c1a4d3a7f0f3ab7d6f8d4a3c2b1a09",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !commitHash.MatchString(args[0]) {
-				return invalid(fmt.Errorf("hash %.64q; want the full name of the commit, 40 lower-case hexadecimal digits", args[0]))
+				return invalid(fmt.Errorf("commit %.64q: want the full hash, 40 lower-case hexadecimal digits", args[0]))
 			}
-			return annotateSource(cmd.Context(), cmd.OutOrStdout(), &flags, args[1:], v1alpha1.AnnotationAcceptRewind, args[0], "accepts "+args[0]+" once")
+			return annotateSource(cmd.Context(), cmd.OutOrStdout(), &flags, args[1:], v1alpha1.AnnotationAcceptRewind, args[0], "annotated: it accepts commit "+args[0]+" once")
 		},
 	}
 	flags.register(cmd)
@@ -69,7 +82,7 @@ signatures above all, hold for it as for any commit.`,
 }
 
 // annotateSource sets an annotation of the named GitSource, or of the only one.
-func annotateSource(ctx context.Context, out io.Writer, flags *clusterFlags, args []string, key, value, said string) error {
+func annotateSource(ctx context.Context, out io.Writer, flags *clusterFlags, args []string, key, value, result string) error {
 	c, err := flags.client()
 	if err != nil {
 		return err
@@ -81,7 +94,7 @@ func annotateSource(ctx context.Context, out io.Writer, flags *clusterFlags, arg
 	if err := annotate(ctx, c, source, key, &value); err != nil {
 		return err
 	}
-	return say(out, "gitsource/%s %s\n", source.Name, said)
+	return printf(out, "gitsource/%s %s\n", source.Name, result)
 }
 
 func pickSource(ctx context.Context, c client.Client, args []string) (*v1alpha1.GitSource, error) {
@@ -96,9 +109,9 @@ func pickSource(ctx context.Context, c client.Client, args []string) (*v1alpha1.
 	}
 	switch len(list.Items) {
 	case 0:
-		return nil, errors.New("there is no GitSource in namespace " + v1alpha1.Namespace)
+		return nil, errors.New("no GitSource found in namespace " + v1alpha1.Namespace)
 	case 1:
 		return &list.Items[0], nil
 	}
-	return nil, invalid(fmt.Errorf("there are %d Git sources; name one", len(list.Items)))
+	return nil, invalid(fmt.Errorf("found %d Git sources: specify one by NAME", len(list.Items)))
 }

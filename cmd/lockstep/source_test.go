@@ -35,7 +35,7 @@ func TestSourceCommandsAnnotateTheOnlySource(t *testing.T) {
 	}
 	run := func(args ...string) (string, error) {
 		t.Helper()
-		cmd := newSourceCommand()
+		cmd := newRootCommand()
 		var out bytes.Buffer
 		cmd.SetOut(&out)
 		cmd.SetErr(&out)
@@ -44,7 +44,7 @@ func TestSourceCommandsAnnotateTheOnlySource(t *testing.T) {
 		err := cmd.ExecuteContext(t.Context())
 		return out.String(), err
 	}
-	if _, err := run("look"); err == nil || !strings.Contains(err.Error(), "no GitSource") {
+	if _, err := run("reconcile", "source"); err == nil || !strings.Contains(err.Error(), "no GitSource") {
 		t.Errorf("without a source: %v", err)
 	}
 	source.Spec.Interval.Duration, source.Spec.Timeout.Duration = 1e9, 1e9
@@ -52,13 +52,13 @@ func TestSourceCommandsAnnotateTheOnlySource(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash := strings.Repeat("1a", 20)
-	if out, err := run("accept-rewind", hash); err != nil || !strings.Contains(out, "gitsource/fleet accepts "+hash+" once") {
+	if out, err := run("source", "accept-rewind", hash); err != nil || !strings.Contains(out, "gitsource/fleet annotated: it accepts commit "+hash+" once") {
 		t.Errorf("accept-rewind: %q, %v", out, err)
 	}
-	if out, err := run("look", "fleet"); err != nil || !strings.Contains(out, "looks now") {
-		t.Errorf("look: %q, %v", out, err)
+	if out, err := run("reconcile", "source", "fleet"); err != nil || !strings.Contains(out, "it is fetched now") {
+		t.Errorf("reconcile source: %q, %v", out, err)
 	}
-	if _, err := run("accept-rewind", "main"); err == nil || !strings.Contains(err.Error(), "40 lower-case") {
+	if _, err := run("source", "accept-rewind", "main"); err == nil || !strings.Contains(err.Error(), "40 lower-case") {
 		t.Errorf("a name for a hash: %v", err)
 	}
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(source), source); err != nil {

@@ -32,10 +32,11 @@ func newStatusCommand() *cobra.Command {
 	var flags statusFlags
 	cmd := &cobra.Command{
 		Use:   "status [KIND/NAME]",
-		Short: "Show how the cluster stands: what runs, what is on its way, what blocks",
-		Long: `status shows each source, release and pool in a few lines: the answer first,
-then what blocks it, then what comes next. With --watch it redraws in place on a
-terminal and prints a line a change elsewhere.`,
+		Short: "Show sources, releases and pools, and what blocks them",
+		Long: `Show sources, releases and pools, and what blocks them.
+
+With --watch, status redraws in place on a terminal and prints one line per
+change otherwise.`,
 		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status host/node-13\n  lockstep status -o yaml",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,7 +47,7 @@ terminal and prints a line a change elsewhere.`,
 			if flags.watch {
 				return watchStatus(cmd.Context(), c, cmd.OutOrStdout(), args)
 			}
-			w, err := readWorld(cmd.Context(), c)
+			w, err := readObjects(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
@@ -54,14 +55,14 @@ terminal and prints a line a change elsewhere.`,
 		},
 	}
 	flags.cluster.register(cmd)
-	cmd.Flags().BoolVarP(&flags.watch, "watch", "w", false, "go on showing changes until interrupted")
+	cmd.Flags().BoolVarP(&flags.watch, "watch", "w", false, "show changes until interrupted")
 	cmd.Flags().StringVarP(&flags.output, "output", "o", "", "json, yaml, wide or name")
 	return cmd
 }
 
-// printStatus writes the world, or the one object that args name.
-func printStatus(out io.Writer, w *world, args []string, output string, now time.Time) error {
-	objects := w.objects()
+// printStatus writes all objects, or the one that args name.
+func printStatus(out io.Writer, w *objects, args []string, output string, now time.Time) error {
+	objects := w.list()
 	if len(args) == 1 {
 		want, err := parseObjectArg(args[0])
 		if err != nil {
@@ -82,12 +83,12 @@ func printStatus(out io.Writer, w *world, args []string, output string, now time
 	case "json", "yaml":
 		return printObjects(out, objects, output)
 	case "", "wide":
-		view := &statusView{now: now, wide: output == "wide", colour: colourful(out)}
+		view := &statusView{now: now, wide: output == "wide", colour: useColour(out)}
 		if len(args) == 1 {
 			_, err := io.WriteString(out, view.object(objects[0]))
 			return err
 		}
-		_, err := io.WriteString(out, view.world(w))
+		_, err := io.WriteString(out, view.all(w))
 		return err
 	default:
 		return invalid(fmt.Errorf("-o %s is not known: want json, yaml, wide or name", output))
@@ -127,8 +128,8 @@ func printObjects(out io.Writer, objects []client.Object, output string) error {
 	return err
 }
 
-// colourful reports whether out is a terminal and nobody asked for no colour.
-func colourful(out io.Writer) bool {
+// colourful reports whether out is a terminal and NO_COLOR isn't set.
+func useColour(out io.Writer) bool {
 	if os.Getenv("NO_COLOR") != "" {
 		return false
 	}
@@ -140,8 +141,8 @@ func isTerminal(out io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// watchStatus shows the world again whenever it changed, at most twice a
-// second, until the context ends.
+// watchStatus shows the objects whenever they change, at most twice a second,
+// until the context ends.
 func watchStatus(ctx context.Context, c client.WithWatch, out io.Writer, args []string) error {
 	changed, err := watchAll(ctx, c)
 	if err != nil {
@@ -158,7 +159,7 @@ func watchStatus(ctx context.Context, c client.WithWatch, out io.Writer, args []
 		case <-changed:
 			dirty = true
 		case <-tick.C:
-			// A terminal shows ages, so it is drawn each second all the same.
+			// A terminal shows ages: it is redrawn every second.
 			if !dirty && (!redraw || time.Since(drawn) < time.Second) {
 				continue
 			}
@@ -177,10 +178,10 @@ func watchStatus(ctx context.Context, c client.WithWatch, out io.Writer, args []
 	}
 }
 
-// snapshot renders the world for watching: the whole picture on a terminal,
-// one line an object elsewhere.
+// snapshot renders the objects for watching: in full on a terminal, one line
+// per object otherwise.
 func snapshot(ctx context.Context, c client.Client, args []string, full bool) (string, error) {
-	w, err := readWorld(ctx, c)
+	w, err := readObjects(ctx, c)
 	if err != nil {
 		return "", err
 	}
@@ -189,7 +190,7 @@ func snapshot(ctx context.Context, c client.Client, args []string, full bool) (s
 		return view.lines(&w), nil
 	}
 	if len(args) == 0 {
-		return view.world(&w), nil
+		return view.all(&w), nil
 	}
 	want, err := parseObjectArg(args[0])
 	if err != nil {
@@ -202,7 +203,7 @@ func snapshot(ctx context.Context, c client.Client, args []string, full bool) (s
 	return view.object(obj), nil
 }
 
-// newLines returns the lines of text that were not in last, with the time.
+// newLines returns the lines of text that aren't in last, with the time.
 func newLines(last, text string, now time.Time) string {
 	old := map[string]bool{}
 	for line := range strings.Lines(last) {
@@ -217,8 +218,8 @@ func newLines(last, text string, now time.Time) string {
 	return b.String()
 }
 
-// watchAll reports a change of any of our objects on the returned channel,
-// which holds at most one report.
+// watchAll reports changes of Lockstep's objects on the returned channel, which
+// buffers one report.
 func watchAll(ctx context.Context, c client.WithWatch) (<-chan struct{}, error) {
 	changed := make(chan struct{}, 1)
 	for _, list := range []client.ObjectList{
@@ -240,8 +241,7 @@ func watchAll(ctx context.Context, c client.WithWatch) (<-chan struct{}, error) 
 					default:
 					}
 					if !open {
-						// The server ends a watch now and then; reads go on by
-						// the redraws, and a new watch is made.
+						// The server ends watches regularly.
 						if w = rewatch(ctx, c, list); w == nil {
 							return
 						}
@@ -253,9 +253,8 @@ func watchAll(ctx context.Context, c client.WithWatch) (<-chan struct{}, error) 
 	return changed, nil
 }
 
-// rewatch makes a new watch where the server ended the last one; nil when the
-// context ended. It waits a second first, so that a server that refuses
-// watches isn't flooded.
+// rewatch starts a new watch after a second, so that a server that refuses
+// watches isn't flooded; nil when the context ended.
 func rewatch(ctx context.Context, c client.WithWatch, list client.ObjectList) watch.Interface {
 	for {
 		select {

@@ -19,19 +19,19 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 )
 
-// statusView renders objects as text for people. It is pure: the time is an
-// argument, and nothing is read.
+// statusView renders objects as text. It is pure: the time is a field, and it
+// reads nothing.
 type statusView struct {
 	now    time.Time
 	wide   bool
 	colour bool
 }
 
-// world renders everything: sources, then releases, then pools.
-func (v *statusView) world(w *world) string {
+// world renders all objects: sources, releases, pools.
+func (v *statusView) all(w *objects) string {
 	var b strings.Builder
 	if len(w.sources)+len(w.releases)+len(w.pools) == 0 {
-		return "nothing is declared yet: create a GitSource in namespace " + v1alpha1.Namespace + ", or see examples/\n"
+		return "no objects declared: create a GitSource in namespace " + v1alpha1.Namespace + "; see examples/\n"
 	}
 	for i := range w.sources {
 		v.source(&b, &w.sources[i])
@@ -51,7 +51,7 @@ func (v *statusView) world(w *world) string {
 	for i := range w.hosts {
 		if _, held := w.hosts[i].Annotations[v1alpha1.AnnotationHold]; held {
 			fmt.Fprintf(&b, "%s\n", v.bold("Host/"+w.hosts[i].Name))
-			v.brakes(&b, &w.hosts[i])
+			v.pauses(&b, &w.hosts[i])
 		}
 	}
 	for i := range w.sources {
@@ -86,11 +86,11 @@ func (v *statusView) object(obj client.Object) string {
 	return b.String()
 }
 
-// lines renders one line an object without ages, so that a line differs only
-// when the object does.
-func (v *statusView) lines(w *world) string {
+// lines renders one line per object without ages, so that a line changes only
+// with the object.
+func (v *statusView) lines(w *objects) string {
 	var b strings.Builder
-	for _, obj := range w.objects() {
+	for _, obj := range w.list() {
 		ready := meta.FindStatusCondition(conditionsOf(obj), v1alpha1.ConditionReady)
 		state, message := "Unknown", ""
 		if ready != nil {
@@ -134,13 +134,13 @@ func (v *statusView) source(b *strings.Builder, s *v1alpha1.GitSource) {
 	if at := s.Status.AttemptedRevision; at != nil && (r == nil || at.Revision != r.Revision) {
 		fmt.Fprintf(b, "  newest    %s is not accepted\n", shortRevision(at.Revision))
 	}
-	v.brakes(b, s)
+	v.pauses(b, s)
 	v.problem(b, s, s.Status.Conditions)
 	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionInsecure); c != nil && c.Status == metav1.ConditionTrue {
 		fmt.Fprintf(b, "  insecure  %s\n", sanitize.Line(c.Message))
 	}
 	for _, name := range s.Status.Orphaned {
-		fmt.Fprintf(b, "  orphaned  %s left Git and was kept\n", sanitize.Line(name))
+		fmt.Fprintf(b, "  orphaned  %s was removed from Git and kept\n", sanitize.Line(name))
 	}
 }
 
@@ -177,13 +177,9 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 	if accepted != nil && accepted.Version == to && len(accepted.Evidence) > 0 {
 		fmt.Fprintf(b, "  signed by %s\n", sanitize.Line(strings.Join(accepted.Evidence, ", ")))
 	}
-	v.brakes(b, r)
+	v.pauses(b, r)
 	if refused := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReleaseAccepted); refused != nil && refused.Status == metav1.ConditionFalse {
-		goesOn := "nothing runs yet"
-		if accepted != nil {
-			goesOn = accepted.Version + " goes on"
-		}
-		fmt.Fprintf(b, "  %s   %s is not accepted, %s\n  %s: %s\n", v.red("refused"), to, goesOn, refused.Reason, sanitize.Clip(refused.Message, 1024))
+		fmt.Fprintf(b, "  %s  %s; %s\n  %s: %s\n", v.red("rejected"), to, running(accepted), refused.Reason, sanitize.Clip(refused.Message, 1024))
 	} else {
 		v.problem(b, r, r.Status.Conditions)
 	}
@@ -194,13 +190,13 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 				fmt.Fprintf(b, " for %s", age(v.now, x.Since.Time))
 			}
 			if x.Deadline != nil {
-				fmt.Fprintf(b, "; gives up in %s", span(x.Deadline.Sub(v.now)))
+				fmt.Fprintf(b, "; times out in %s", span(x.Deadline.Sub(v.now)))
 			}
 			b.WriteByte('\n')
 		}
 	}
 	if text := stayingCapabilities(r); text != "" {
-		fmt.Fprintf(b, "  stays     %s\n", text)
+		fmt.Fprintf(b, "  implicit  %s\n", text)
 	}
 	for _, w := range r.Status.Warnings {
 		fmt.Fprintf(b, "  warning   %s\n", sanitize.Line(w))
@@ -212,7 +208,7 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 		state := "is unmanaged"
 		switch {
 		case o.Expires != nil && !v.now.Before(o.Expires.Time):
-			state = "was unmanaged until " + o.Expires.UTC().Format(time.DateOnly) + ", drop the override"
+			state = "was unmanaged until " + o.Expires.UTC().Format(time.DateOnly) + "; remove the override"
 		case o.Expires != nil:
 			state = "is unmanaged until " + o.Expires.UTC().Format(time.DateOnly)
 		}
@@ -221,8 +217,8 @@ func (v *statusView) release(b *strings.Builder, r *v1alpha1.ClusterRelease) {
 	}
 }
 
-// stayingCapabilities says which capabilities are enabled though the spec
-// doesn't ask for them, "" if none is.
+// stayingCapabilities returns the capabilities that are enabled although the
+// spec doesn't request them; "" for none.
 func stayingCapabilities(r *v1alpha1.ClusterRelease) string {
 	c := r.Status.Capabilities
 	if c == nil || len(c.Implicit) == 0 {
@@ -258,7 +254,7 @@ func (v *statusView) pool(b *strings.Builder, n *v1alpha1.NodeOS) {
 		fmt.Fprintf(b, "   ends ≈ %s", e.UTC().Format("15:04 MST"))
 	}
 	b.WriteByte('\n')
-	v.brakes(b, n)
+	v.pauses(b, n)
 	for _, f := range n.Status.InFlight {
 		since := ""
 		if f.Since != nil {
@@ -290,7 +286,7 @@ func (v *statusView) host(b *strings.Builder, h *v1alpha1.Host) {
 		fmt.Fprintf(b, "   agent %s %s", sanitize.Line(a.Version), word)
 	}
 	b.WriteByte('\n')
-	v.brakes(b, h)
+	v.pauses(b, h)
 	if r := h.Status.Rollout; r != nil {
 		fmt.Fprintf(b, "  rollout   %s", r.State)
 		if r.Deadline != nil {
@@ -312,8 +308,8 @@ func (v *statusView) host(b *strings.Builder, h *v1alpha1.Host) {
 	}
 }
 
-// brakes shows pauses and holds: whoever reads status must not miss them.
-func (v *statusView) brakes(b *strings.Builder, obj client.Object) {
+// brakes shows pauses and holds.
+func (v *statusView) pauses(b *strings.Builder, obj client.Object) {
 	if why, ok := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; ok {
 		fmt.Fprintf(b, "  %s    %s; lockstep resume %s\n", v.red("paused"), sanitize.Line(why), objectArg(obj))
 	}
@@ -322,8 +318,8 @@ func (v *statusView) brakes(b *strings.Builder, obj client.Object) {
 	}
 }
 
-// problem shows why the object isn't ready, where something failed. A brake is
-// no failure, and the object's own is shown already.
+// problem shows why the object isn't ready. A pause isn't a failure, and the
+// object's own pause is shown by pauses.
 func (v *statusView) problem(b *strings.Builder, obj client.Object, conditions []metav1.Condition) {
 	if c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); c != nil && c.Status == metav1.ConditionFalse {
 		switch c.Reason {
@@ -336,7 +332,7 @@ func (v *statusView) problem(b *strings.Builder, obj client.Object, conditions [
 			fmt.Fprintf(b, "  %s %s\n", v.red("suspended"), sanitize.Clip(c.Message, 1024))
 			return
 		case status.ReasonUpdating:
-			return // the first line says it
+			return // the first line has it
 		}
 	}
 	for _, name := range []string{v1alpha1.ConditionStalled, v1alpha1.ConditionFailing} {
@@ -365,7 +361,7 @@ func (v *statusView) history(b *strings.Builder, history []v1alpha1.ReleaseHisto
 			return
 		}
 		fmt.Fprintf(b, "  history   %s %-9s started %s  %s\n", h.StartedTime.UTC().Format(time.DateTime), h.State, sanitize.Line(h.Version), shortRevision(h.Revision))
-		for _, why := range []struct{ name, text string }{{"gone back to", h.RollbackReason}, {"accepted risks", h.AcceptedRisks}} {
+		for _, why := range []struct{ name, text string }{{"rollback", h.RollbackReason}, {"accepted risks", h.AcceptedRisks}} {
 			if why.text != "" {
 				fmt.Fprintf(b, "            %s: %s\n", why.name, sanitize.Line(why.text))
 			}
@@ -383,12 +379,20 @@ func (v *statusView) paint(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// conditionsOf returns the conditions of one of our objects.
+// conditionsOf returns the conditions of an object.
 func conditionsOf(obj client.Object) []metav1.Condition {
 	if o, ok := obj.(interface{ GetConditions() []metav1.Condition }); ok {
 		return o.GetConditions()
 	}
 	return nil
+}
+
+// running describes the release that continues to run after a rejected one.
+func running(accepted *v1alpha1.ReleaseRef) string {
+	if accepted == nil {
+		return "no release is running"
+	}
+	return "still running " + accepted.Version
 }
 
 // arrow shows a change of version, or the version alone.
@@ -409,7 +413,7 @@ func bar(done, total int) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full)
 }
 
-// age is the time since then, short; a zero time has no age.
+// age is the time since then in short form; "?" for a zero time.
 func age(now, then time.Time) string {
 	if then.IsZero() {
 		return "?"

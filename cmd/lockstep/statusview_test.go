@@ -88,8 +88,8 @@ func refusedRelease() v1alpha1.ClusterRelease {
 	r.Status.Accepted = &v1alpha1.ReleaseRef{Version: "1.4.2"}
 	r.Status.Progress = &v1alpha1.ReleaseProgress{State: "Reconciling", Done: 862, Total: 862, Summary: "862/862"}
 	r.Status.Conditions = []metav1.Condition{
-		cond("Ready", false, "ThresholdNotMet", "1.5.0 refused, 1.4.2 goes on"),
-		cond("ReleaseAccepted", false, "ThresholdNotMet", digestA+" has 1 of the 2 signatures that role release asks for; it is tried again by itself"),
+		cond("Ready", false, "ThresholdNotMet", "rejected 1.5.0; still running 1.4.2"),
+		cond("ReleaseAccepted", false, "ThresholdNotMet", digestA+" has 1 of 2 required signatures (role release); retried automatically"),
 	}
 	r.Status.History = []v1alpha1.ReleaseHistory{{
 		State: "Partial", Version: "1.4.1", Revision: hashB, StartedTime: *ago(time.Hour), RollbackReason: "1.4.7 loses data", AcceptedRisks: "GiantHop: a minor is left out",
@@ -114,7 +114,7 @@ func haltedPool() v1alpha1.NodeOS {
 	n.Status.Denied = []v1alpha1.DeniedDigest{{Digest: digestA, Hosts: []string{"node-3"}, Scope: "host", Reason: "failed its health check"}}
 	n.Status.Conditions = []metav1.Condition{
 		cond("Ready", false, "Halted", "1 host failed"),
-		cond("Halted", true, "Halted", "node-3 failed its health check on 2.1.0 and went back to 2.0.3; lockstep resume nodeos/workers tries it again"),
+		cond("Halted", true, "Halted", "node-3 failed its health check on 2.1.0 and rolled back to 2.0.3; to retry, run lockstep resume nodeos/workers"),
 	}
 	return n
 }
@@ -136,7 +136,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func TestStatusShowsTheAnswerThenWhatBlocks(t *testing.T) {
+func TestStatusShowsTheStateThenWhatBlocks(t *testing.T) {
 	view := &statusView{now: viewTime}
 	paused := haltedPool()
 	paused.ObjectMeta = named("infra", v1alpha1.AnnotationPaused, "network maintenance (ann@desk, 2026-11-29T21:00:00Z)")
@@ -151,16 +151,16 @@ func TestStatusShowsTheAnswerThenWhatBlocks(t *testing.T) {
 	var b strings.Builder
 	for _, c := range []struct {
 		title string
-		w     world
+		w     objects
 	}{
-		{"nothing declared", world{}},
-		{"nothing accepted yet", world{sources: []v1alpha1.GitSource{{ObjectMeta: named("fleet"), Spec: v1alpha1.GitSourceSpec{Cluster: "prod"}}}}},
-		{"an update that something blocks", world{sources: []v1alpha1.GitSource{viewSource()}, releases: []v1alpha1.ClusterRelease{updatingRelease()}}},
-		{"a refusal", world{releases: []v1alpha1.ClusterRelease{refusedRelease()}}},
-		{"a halted pool with a denied digest, and a host that is held", world{pools: []v1alpha1.NodeOS{haltedPool(), paused}, hosts: []v1alpha1.Host{held, {ObjectMeta: named("node-1")}}}},
-		{"brakes are no failures", world{releases: []v1alpha1.ClusterRelease{suspended}, pools: []v1alpha1.NodeOS{paused}}},
+		{"nothing declared", objects{}},
+		{"nothing accepted yet", objects{sources: []v1alpha1.GitSource{{ObjectMeta: named("fleet"), Spec: v1alpha1.GitSourceSpec{Cluster: "prod"}}}}},
+		{"an update that something blocks", objects{sources: []v1alpha1.GitSource{viewSource()}, releases: []v1alpha1.ClusterRelease{updatingRelease()}}},
+		{"a rejected release", objects{releases: []v1alpha1.ClusterRelease{refusedRelease()}}},
+		{"a halted pool with a denied digest, and a host that is held", objects{pools: []v1alpha1.NodeOS{haltedPool(), paused}, hosts: []v1alpha1.Host{held, {ObjectMeta: named("node-1")}}}},
+		{"pauses are not failures", objects{releases: []v1alpha1.ClusterRelease{suspended}, pools: []v1alpha1.NodeOS{paused}}},
 	} {
-		fmt.Fprintf(&b, "=== %s\n%s\n", c.title, view.world(&c.w))
+		fmt.Fprintf(&b, "=== %s\n%s\n", c.title, view.all(&c.w))
 	}
 	golden(t, "status.txt", b.String())
 }
@@ -181,7 +181,7 @@ func TestStatusOfOneObjectShowsItsConditions(t *testing.T) {
 }
 
 func TestWatchedLinesDifferOnlyWithTheObject(t *testing.T) {
-	w := &world{releases: []v1alpha1.ClusterRelease{updatingRelease()}, pools: []v1alpha1.NodeOS{haltedPool()}}
+	w := &objects{releases: []v1alpha1.ClusterRelease{updatingRelease()}, pools: []v1alpha1.NodeOS{haltedPool()}}
 	first := (&statusView{now: viewTime}).lines(w)
 	if second := (&statusView{now: viewTime.Add(time.Hour)}).lines(w); second != first {
 		t.Errorf("lines changed with the time:\n%s\n%s", first, second)
@@ -194,14 +194,14 @@ func TestWatchedLinesDifferOnlyWithTheObject(t *testing.T) {
 }
 
 func TestPauseAllKeepsTheReasonsOfOthers(t *testing.T) {
-	w := &world{
+	w := &objects{
 		releases: []v1alpha1.ClusterRelease{{ObjectMeta: named("platform", v1alpha1.AnnotationPaused, "maintenance")}, {ObjectMeta: named("site")}},
 		pools:    []v1alpha1.NodeOS{{ObjectMeta: named("workers")}},
 		hosts:    []v1alpha1.Host{{ObjectMeta: named("node-1")}},
 	}
 	for on, want := range map[bool][]string{true: {"clusterrelease/site", "nodeos/workers"}, false: {"clusterrelease/platform"}} {
 		var got []string
-		for _, obj := range brakeAll(w, on) {
+		for _, obj := range pauseAll(w, on) {
 			got = append(got, objectArg(obj))
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -210,7 +210,7 @@ func TestPauseAllKeepsTheReasonsOfOthers(t *testing.T) {
 	}
 }
 
-func TestStatusAndExplainSayWhichCapabilitiesStay(t *testing.T) {
+func TestStatusAndExplainShowImplicitCapabilities(t *testing.T) {
 	for want, implicit := range map[string][]string{
 		"capability Extra stays enabled: it can't be taken from a running cluster":                                {"Extra"},
 		"capabilities a, b stay enabled: they can't be taken from a running cluster":                              {"a", "b"},
@@ -218,14 +218,14 @@ func TestStatusAndExplainSayWhichCapabilitiesStay(t *testing.T) {
 	} {
 		r := updatingRelease()
 		r.Status.Capabilities = &v1alpha1.CapabilitiesStatus{Enabled: implicit, Implicit: implicit}
-		if got := (&statusView{now: viewTime}).world(&world{releases: []v1alpha1.ClusterRelease{r}}); !strings.Contains(got, "  stays     "+want+"\n") {
-			t.Errorf("status doesn't say %q:\n%s", want, got)
+		if got := (&statusView{now: viewTime}).all(&objects{releases: []v1alpha1.ClusterRelease{r}}); !strings.Contains(got, "  implicit  "+want+"\n") {
+			t.Errorf("status lacks %q:\n%s", want, got)
 		}
 		id := payload.ObjectID{Group: v1alpha1.Group, Kind: v1alpha1.KindClusterRelease, Namespace: v1alpha1.Namespace, Name: r.Name}
 		r.Namespace = v1alpha1.Namespace
 		view := &explainView{now: viewTime, statusView: statusView{now: viewTime}}
-		if got := view.render(&evidence{id: id, world: world{releases: []v1alpha1.ClusterRelease{r}}}); !strings.Contains(got, want) {
-			t.Errorf("explain doesn't say %q:\n%s", want, got)
+		if got := view.render(&evidence{id: id, objects: objects{releases: []v1alpha1.ClusterRelease{r}}}); !strings.Contains(got, want) {
+			t.Errorf("explain lacks %q:\n%s", want, got)
 		}
 	}
 }

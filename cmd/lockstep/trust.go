@@ -22,16 +22,16 @@ import (
 // maxTrustFile is the largest file that the trust commands read, in bytes.
 const maxTrustFile = 512 << 10
 
-// newTrustCommand returns `lockstep trust`: who may sign what.
+// newTrustCommand returns `lockstep trust`.
 func newTrustCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trust",
-		Short: "Make, sign and show the policy of who may sign what",
-		Long: `Make, sign and show the policy of who may sign what.
+		Short: "Manage the trust policy",
+		Long: `Manage the trust policy: the keys, roles and rules that decide who may sign what.
 
-The policy is one document (trust.yaml) in a signed envelope (root.json). A
-cluster and each host pin the digest of the first one; each later version takes
-effect only if the root of the version before and its own root signed it.`,
+The policy is one document (trust.yaml) in a signed envelope (root.json). Clusters
+and hosts pin the digest of the first version. A later version takes effect only if
+the root roles of the previous and of the new version have signed it.`,
 	}
 	cmd.AddCommand(newTrustInitCommand(), newTrustSignCommand(), newTrustStatusCommand(), newTrustCheckCommand())
 	return cmd
@@ -45,9 +45,8 @@ func newTrustSignCommand() *cobra.Command {
 		Short: "Sign a trust document, or add a signature to an envelope",
 		Long: `Sign a trust document (YAML), or add a signature to an envelope (JSON).
 
-A document gives a new envelope, named by --output. An envelope is signed in
-its place; signatures by other keys are kept, so that it can go from hand to
-hand.`,
+A document is written to a new envelope (--output). An envelope is signed in
+place and keeps its signatures, so that several people can sign it in turn.`,
 		Example: `  lockstep trust sign trust.yaml --key admin-1.key --output root.json
   lockstep trust sign root.json --key admin-2.key`,
 		Args: cobra.ExactArgs(1),
@@ -56,7 +55,7 @@ hand.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&keys, "key", nil, "private key file: cosign, PEM or OpenSSH; may be repeated")
-	cmd.Flags().StringVar(&output, "output", "root.json", "envelope to write, for a document")
+	cmd.Flags().StringVar(&output, "output", "root.json", "envelope to write for a document")
 	_ = cmd.MarkFlagRequired("key")
 	return cmd
 }
@@ -94,7 +93,7 @@ func signTrust(out io.Writer, file, output string, keyFiles []string) error {
 func newTrustStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "status FILE",
-		Short:   "Show who can do what under a trust document or envelope",
+		Short:   "Show the roles, keys and rules of a trust policy",
 		Example: `  lockstep trust status root.json`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -103,8 +102,8 @@ func newTrustStatusCommand() *cobra.Command {
 	}
 }
 
-// trustStatus prints a document: first whether it could be in force, then who
-// can do what.
+// trustStatus prints a document: whether its signatures suffice, then roles, keys
+// and rules.
 func trustStatus(out io.Writer, file string, now time.Time) error {
 	raw, err := files.Read(file, maxTrustFile)
 	if err != nil {
@@ -161,7 +160,7 @@ func describeRoles(b io.Writer, d *trust.Document, now time.Time) {
 	_ = w.Flush() // into memory
 }
 
-// describeRules writes the rules in words.
+// describeRules writes the rules.
 func describeRules(b io.Writer, d *trust.Document) {
 	fmt.Fprintln(b)
 	for _, r := range d.Rules {
@@ -173,7 +172,7 @@ func describeRules(b io.Writer, d *trust.Document) {
 			r.Match.Kind, r.Match.Name, r.Product, from, d.Roles[r.Role].Threshold, r.Role)
 	}
 	if len(d.Rules) == 0 {
-		fmt.Fprintln(b, "no rules: nothing can be rolled out")
+		fmt.Fprintln(b, "no rules: every release and OS image is rejected")
 	}
 }
 
@@ -181,21 +180,21 @@ func newTrustCheckCommand() *cobra.Command {
 	var current string
 	cmd := &cobra.Command{
 		Use:   "check ENVELOPE",
-		Short: "Say whether an envelope would take effect after the current one",
-		Long: `Say whether an envelope would take effect after the current one, as a cluster
-or a host that has the current one in force would decide. Exit code 2 if not.`,
+		Short: "Check whether an envelope is a valid successor",
+		Long: `Check whether an envelope is a valid successor of the current one, as clusters
+and hosts do. Exit code 2 if it isn't.`,
 		Example: `  lockstep trust check root.v2.json --current root.json`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return checkTrust(cmd.OutOrStdout(), current, args[0], time.Now())
 		},
 	}
-	cmd.Flags().StringVar(&current, "current", "", "envelope that is in force")
+	cmd.Flags().StringVar(&current, "current", "", "current envelope")
 	_ = cmd.MarkFlagRequired("current")
 	return cmd
 }
 
-// checkTrust decides on a successor as a cluster would.
+// checkTrust checks a successor.
 func checkTrust(out io.Writer, current, next string, now time.Time) error {
 	cur, err := loadTrust(current, now)
 	if err != nil {
@@ -210,16 +209,15 @@ func checkTrust(out io.Writer, current, next string, now time.Time) error {
 	case err != nil:
 		return invalid(err)
 	case got.Pending != nil:
-		return say(out, "%s@%d takes effect at %s, signed by the recovery role (%s); the root can stop it until then\n",
+		return printf(out, "%s@%d takes effect at %s, signed by the recovery role (%s); the root can stop it until then\n",
 			got.Pending.Document.Name, got.Pending.Document.Version, got.Pending.Effective.UTC().Format(time.RFC3339), strings.Join(got.Pending.SignedBy, ", "))
 	case got.Document.Digest() == cur.Document.Digest():
-		return say(out, "%s@%d is in force already\n", cur.Document.Name, cur.Document.Version)
+		return printf(out, "%s@%d is already active\n", cur.Document.Name, cur.Document.Version)
 	}
-	return say(out, "%s@%d takes effect at once\n", got.Document.Name, got.Document.Version)
+	return printf(out, "%s@%d takes effect immediately\n", got.Document.Name, got.Document.Version)
 }
 
-// loadTrust reads an envelope that a person names as the one in force: its own
-// signatures must hold.
+// loadTrust reads the current envelope; its own signatures must be valid.
 func loadTrust(file string, now time.Time) (trust.Accepted, error) {
 	raw, err := files.Read(file, maxTrustFile)
 	if err != nil {
@@ -236,10 +234,10 @@ func loadTrust(file string, now time.Time) (trust.Accepted, error) {
 	return got, nil
 }
 
-// isEnvelope tells an envelope from a document.
+// isEnvelope distinguishes an envelope from a document.
 func isEnvelope(b []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(b), []byte("{")) }
 
-// until says how far off a time is, in days.
+// until returns the distance of a time in days.
 func until(t, now time.Time) string {
 	days := int(t.Sub(now).Hours() / 24)
 	if days < 0 {

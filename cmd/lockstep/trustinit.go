@@ -23,24 +23,24 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/build"
 )
 
-// trustProfile says which keys a new policy has, and what they're for.
+// trustProfile has the keys and roles of a new policy.
 type trustProfile struct {
-	// ssh are keys of people, pem keys that sign images or lie in a safe.
+	// ssh are personal keys, pem keys for signing images and for recovery.
 	ssh, pem []string
 	roles    map[string]trust.Role
 }
 
-// role makes a role.
+// role returns a role.
 func role(threshold int, keys ...string) trust.Role {
 	return trust.Role{Keys: keys, Threshold: threshold}
 }
 
-// delayed makes a recovery role.
+// delayed returns a recovery role.
 func delayed(delay time.Duration, threshold int, keys ...string) trust.Role {
 	return trust.Role{Keys: keys, Threshold: threshold, Delay: delay}
 }
 
-// profiles returns the ready-made policies.
+// profiles returns the policies that init offers.
 func profiles() map[string]trustProfile {
 	return map[string]trustProfile{
 		"solo": {
@@ -77,7 +77,7 @@ func profiles() map[string]trustProfile {
 	}
 }
 
-// trustInit is what `trust init` is asked for.
+// trustInit has the options of `trust init`.
 type trustInit struct {
 	profile, dir          string
 	clusters, products    []string
@@ -92,16 +92,16 @@ func newTrustInitCommand() *cobra.Command {
 	var passwordFile string
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Make keys and a signed policy",
-		Long: `Make keys and a signed policy.
+		Short: "Create keys and a signed trust policy",
+		Long: `Create keys and a signed trust policy.
 
-Profiles: solo (1 of 1, and a recovery key to lock away), team (2 of 3 people, 2
-of 2 release keys), regulated (3 of 5 people, 2 of 3 release keys, 2 of 3 to
-recover). Keys of people are OpenSSH keys, which sign commits too; release keys
-are cosign's. Give each private key to its holder and delete it here.
+Profiles: solo (1 of 1, and an offline recovery key), team (2 of 3 administrators,
+2 of 2 release keys), regulated (3 of 5 administrators, 2 of 3 release keys, 2 of 3
+recovery keys). Administrators have OpenSSH keys, which also sign commits; release
+keys have cosign's format. Hand each private key to its holder and delete it here.
 
-Private keys are encrypted if there is a password: from --password-file, the
-environment (LOCKSTEP_KEY_PASSWORD or COSIGN_PASSWORD), or asked for.`,
+A password encrypts the private keys. It is read from --password-file, from the
+environment (LOCKSTEP_KEY_PASSWORD or COSIGN_PASSWORD) or from the terminal.`,
 		Example: `  lockstep trust init --profile solo --dir trust --cluster prod \
       --product platform=registry.example.com/platform/** --os-product platform-os=registry.example.com/platform/**`,
 		Args: cobra.NoArgs,
@@ -115,20 +115,20 @@ environment (LOCKSTEP_KEY_PASSWORD or COSIGN_PASSWORD), or asked for.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.profile, "profile", "solo", "solo, team or regulated")
-	f.StringVar(&o.dir, "dir", "trust", "directory to make")
-	f.StringSliceVar(&o.clusters, "cluster", nil, "name or pattern of the clusters that it governs; may be repeated")
+	f.StringVar(&o.dir, "dir", "trust", "directory to create")
+	f.StringSliceVar(&o.clusters, "cluster", nil, "name or pattern of clusters that the policy applies to; may be repeated")
 	f.StringSliceVar(&o.products, "product", []string{"platform"}, "product of releases, NAME or NAME=IMAGES; may be repeated")
 	f.StringSliceVar(&o.osProducts, "os-product", []string{"platform-os"}, "product of OS images, NAME or NAME=IMAGES; may be repeated")
 	f.StringSliceVar(&o.sources, "source", nil, "URL prefix of Git sources that may be declared; may be repeated")
-	f.StringSliceVar(&o.selfUpdate, "self-update", nil, "product that may carry Lockstep's own objects")
-	f.StringSliceVar(&o.gitImages, "allow-git-payload", nil, "product that a signed tag may carry without a signature of its own")
+	f.StringSliceVar(&o.selfUpdate, "self-update", nil, "product that may contain Lockstep's own objects")
+	f.StringSliceVar(&o.gitImages, "allow-git-payload", nil, "product that a signed Git tag may deliver without its own signature")
 	f.DurationVar(&o.validFor, "valid-for", 365*24*time.Hour, "time until the policy expires")
 	f.StringVar(&passwordFile, "password-file", "", "file with the password of the private keys")
 	_ = cmd.MarkFlagRequired("cluster")
 	return cmd
 }
 
-// run makes the directory: private keys, public keys, document, envelope.
+// run creates the directory: private keys, public keys, document, envelope.
 func (o *trustInit) run(out io.Writer, now time.Time) error {
 	p, ok := profiles()[o.profile]
 	if !ok {
@@ -138,7 +138,7 @@ func (o *trustInit) run(out io.Writer, now time.Time) error {
 		return err
 	}
 	if _, err := os.Stat(o.file("root.json")); err == nil {
-		return invalid(fmt.Errorf("%s is there already: choose another directory", o.file("root.json")))
+		return invalid(fmt.Errorf("%s exists already: choose another directory", o.file("root.json")))
 	}
 	keys, document, err := o.document(p, now)
 	if err != nil {
@@ -168,7 +168,7 @@ func (o *trustInit) run(out io.Writer, now time.Time) error {
 
 func (o *trustInit) file(name string) string { return filepath.Join(o.dir, name) }
 
-// document makes the keys and the bytes of the document.
+// document creates the keys and the document.
 func (o *trustInit) document(p trustProfile, now time.Time) (map[string]*build.Key, []byte, error) {
 	d := trust.Document{
 		Name: "root", Version: 1, Expires: now.Add(o.validFor).UTC().Truncate(time.Second), Clusters: o.clusters,
@@ -192,7 +192,7 @@ func (o *trustInit) document(p trustProfile, now time.Time) (map[string]*build.K
 	return keys, b.Bytes(), nil
 }
 
-// makeKey makes a key and its entry in the document.
+// makeKey creates a key and its entry in the document.
 func makeKey(name string, person bool) (*build.Key, trust.Key, error) {
 	if person {
 		k, err := build.GenerateSSHKey()
@@ -210,7 +210,7 @@ func makeKey(name string, person bool) (*build.Key, trust.Key, error) {
 	return k, trust.Key{Name: name, PEM: string(pub)}, err
 }
 
-// rulesFor makes a rule a product, "NAME" or "NAME=IMAGES".
+// rulesFor returns one rule per product, "NAME" or "NAME=IMAGES".
 func rulesFor(kind, role string, products []string) []trust.Rule {
 	var out []trust.Rule
 	for _, p := range products {
@@ -247,24 +247,24 @@ func (o *trustInit) writeKey(name string, k *build.Key) error {
 	return errors.Join(files.Write(o.file(name+".key"), private, 0o600), files.Write(o.file(name+".pub"), public, 0o644))
 }
 
-// policyManifest returns the object that carries an envelope to a cluster.
+// policyManifest returns the TrustPolicy that delivers an envelope to a cluster.
 func policyManifest(envelope []byte) []byte {
 	indented := "    " + strings.ReplaceAll(strings.TrimRight(string(envelope), "\n"), "\n", "\n    ")
 	return []byte("apiVersion: lockstep.dev/v1alpha1\nkind: TrustPolicy\nmetadata:\n  name: root\n  namespace: lockstep-system\n" +
 		"spec:\n  envelope: |\n" + indented + "\n")
 }
 
-// report says what was made and what to do with it.
+// report prints what was created and what to do with it.
 func (o *trustInit) report(out io.Writer, p trustProfile, now time.Time, digest trust.Digest) error {
 	if err := trustStatus(out, o.file("root.json"), now); err != nil {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nmade %s: trust.yaml, root.json (signed), trustpolicy.yaml, and keys\n", o.dir)
-	fmt.Fprintf(&b, "pin this digest wherever a cluster or a host begins:\n  %s\n", digest)
-	fmt.Fprintf(&b, "lock away the recovery key and delete it here: %s\n", strings.Join(p.roles[trust.RoleRecovery].Keys, ", "))
+	fmt.Fprintf(&b, "\ncreated %s: trust.yaml, root.json (signed), trustpolicy.yaml, and keys\n", o.dir)
+	fmt.Fprintf(&b, "pin this digest when you install clusters and hosts:\n  %s\n", digest)
+	fmt.Fprintf(&b, "store the recovery key offline and delete it here: %s\n", strings.Join(p.roles[trust.RoleRecovery].Keys, ", "))
 	if len(o.password) == 0 {
-		fmt.Fprintf(&b, "the private keys have no password: anyone who reads %s can sign\n", o.file("*.key"))
+		fmt.Fprintf(&b, "the private keys have no password: whoever reads %s can sign\n", o.file("*.key"))
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
@@ -277,7 +277,7 @@ const (
 	cosignPasswordVariable = "COSIGN_PASSWORD"       //nolint:gosec // the name of a variable
 )
 
-// keyPassword finds the password of a key that has one.
+// keyPassword returns the password of an encrypted key.
 func keyPassword(file string) ([]byte, error) {
 	if p, ok := passwordFromEnvironment(); ok {
 		return p, nil
@@ -294,11 +294,11 @@ func passwordFromEnvironment() ([]byte, bool) {
 	return nil, false
 }
 
-// askPassword asks at the terminal, without echo.
+// askPassword reads a password from the terminal without echo.
 func askPassword(prompt string) ([]byte, error) {
 	fd := int(os.Stdin.Fd())
 	if !term.IsTerminal(fd) {
-		return nil, fmt.Errorf("no password: set %s, or run it at a terminal", passwordVariable)
+		return nil, fmt.Errorf("no password: set %s, or run the command on a terminal", passwordVariable)
 	}
 	fmt.Fprint(os.Stderr, prompt)
 	p, err := term.ReadPassword(fd)
@@ -306,8 +306,8 @@ func askPassword(prompt string) ([]byte, error) {
 	return p, err
 }
 
-// newKeyPassword finds the password for new keys; without a file, a variable
-// and a terminal there is none.
+// newKeyPassword returns the password for new keys; nil without a file, a
+// variable and a terminal.
 func newKeyPassword(file string) ([]byte, error) {
 	if file != "" {
 		b, err := files.Read(file, build.MaxKeyFile)

@@ -26,13 +26,14 @@ func newValidateCommand() *cobra.Command {
 	var root, output string
 	cmd := &cobra.Command{
 		Use:   "validate PATH",
-		Short: "Check declared documents as the reconciler would, without a cluster",
-		Long: `validate renders the kustomization, or reads the plain documents, at PATH and
-checks them strictly: unknown fields, keys that stand twice, two documents for
-one object, other kinds, and everything that the API server would refuse by the
-schemas of this version. It asks no cluster and no registry.
+		Short: "Validate declared objects without a cluster",
+		Long: `Validate declared objects without a cluster.
 
-Exit codes: 0 valid, 2 invalid, 1 PATH couldn't be read.`,
+validate renders the kustomization, or reads the plain documents, at PATH as the
+reconciler does. It rejects unknown fields, duplicate keys and objects, other kinds,
+and what the CRDs of this version reject. It sends no requests.
+
+Exit codes: 0 valid, 2 invalid, 1 PATH can't be read.`,
 		Example: "  lockstep validate clusters/prod\n  lockstep validate --root . clusters/prod -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,12 +44,12 @@ Exit codes: 0 valid, 2 invalid, 1 PATH couldn't be read.`,
 			return printState(cmd.OutOrStdout(), state, output)
 		},
 	}
-	cmd.Flags().StringVar(&root, "root", "", "directory that the documents may use (default: the Git work tree around PATH, else PATH itself)")
+	cmd.Flags().StringVar(&root, "root", "", "directory that documents may refer to (default: the Git work tree of PATH, else PATH)")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or name")
 	return cmd
 }
 
-// validate decodes what path declares.
+// validate decodes the objects declared at path.
 func validate(ctx context.Context, root, path string) (*desired.State, error) {
 	root, inside, err := locate(root, path)
 	if err != nil {
@@ -77,9 +78,9 @@ func validate(ctx context.Context, root, path string) (*desired.State, error) {
 	return state, nil
 }
 
-// ignoredBy returns what the .gitignore files of a working tree leave out: what
-// a commit wouldn't have isn't read either, such as built programs. Outside a
-// working tree nothing is left out.
+// ignoredBy returns a filter for the .gitignore files of a work tree: files that
+// a commit wouldn't contain, such as build output, aren't read. Outside a work
+// tree it filters nothing.
 func ignoredBy(root string) (func(name string, isDir bool) bool, error) {
 	if workTree(root) != root {
 		return func(string, bool) bool { return false }, nil
@@ -167,7 +168,7 @@ func printState(w io.Writer, state *desired.State, output string) error {
 		return nil
 	case "":
 	default:
-		return invalid(fmt.Errorf("output %q; want json or name", output))
+		return invalid(fmt.Errorf("output %q: want json or name", output))
 	}
 	if _, err := fmt.Fprintf(w, "valid: %d objects\n", len(state.Objects)); err != nil {
 		return err

@@ -43,7 +43,7 @@ func validateIn(t *testing.T, files map[string]string, path string, args ...stri
 	return err.Error(), exitFailed
 }
 
-func TestValidateTellsValidFromInvalid(t *testing.T) {
+func TestValidateRejectsInvalidObjects(t *testing.T) {
 	const release = `apiVersion: lockstep.dev/v1alpha1
 kind: ClusterRelease
 metadata: {name: platform}

@@ -21,7 +21,7 @@ func release() Group {
 			{"Suspended", Person, "`spec.suspend` is set", "unset it in Git"},
 			{"NotFromSource", Itself, "the object isn't what Git, or the release that carries it, declares; it isn't acted on", "it's put back; if not, commit the change, or delete what nobody declares"},
 			{"DependencyNotReady", Itself, "a release in `spec.dependsOn` isn't level", "`lockstep explain clusterrelease/NAME` for that one"},
-			{"HostsDisabled", Person, "the reconciler has no certificate for agents", "start it with `--agent-pki`"},
+			{"HostsDisabled", Person, "the reconciler has no certificate for agents", "start it with `--pki-dir`"},
 			{"RetrievalFailed", Itself, "the release couldn't be fetched or read", ""},
 			{"NoPayload", Itself, "a retriever returned nothing", "report it: a defect of ours"},
 			{"PayloadInvalid", Person, "a manifest can't be read, or contradicts another; file and line are named", "`lockstep release inspect` on your side, then build anew"},

@@ -35,7 +35,7 @@ func offline(ctx context.Context, s *screen, bin, dir string) error {
 	ref := lastLine(out)
 	for _, args := range [][]string{
 		{"release", "sign", ref, "--key", filepath.Join(dir, "trust", "release.key")},
-		{"release", "verify", ref, "--trust", filepath.Join(dir, "trust", "root.json")},
+		{"release", "verify", ref, "--trust-policy", filepath.Join(dir, "trust", "root.json")},
 		{"release", "graph", filepath.Join(dir, "payload")},
 	} {
 		if args[1] == "graph" {

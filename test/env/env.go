@@ -345,7 +345,7 @@ func (w *Env) startReconciler(name string, args ...string) (*Process, error) {
 		"--lease-duration", "5s", "--cluster-uid", w.clusterUID,
 	}
 	if len(w.Hosts) > 0 {
-		full = append(full, "--agent-pki", w.Path("pki", "callers", "reconciler"))
+		full = append(full, "--pki-dir", w.Path("pki", "callers", "reconciler"))
 	}
 	return start(w.Dir, name, nil, filepath.Join(w.opts.Bin, "lockstep-reconciler"), append(full, args...)...)
 }

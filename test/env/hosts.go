@@ -85,8 +85,8 @@ func (w *Env) addHost(ctx context.Context, name string) error {
 	h.args = []string{
 		"-supervise", "-listen", address, "-state-dir", w.Path("agents", name), "-pki-dir", w.Path("pki", "hosts", name),
 		"-cluster-uid", w.clusterUID, "-node-name", name, "-sim-dir", dir, "-sim-image", w.osFile("1.0.0"), "-sim-image-ref", w.simDigest,
-		"-trust-policy", w.Path("trust", "root.json"), "-trust-digest", w.trustRoot,
-		"-allow-loopback-registry", "-min-restart-interval", "1s",
+		"-trust-policy", w.Path("trust", "root.json"), "-trust-root-digest", w.trustRoot,
+		"-allow-loopback-registries", "-min-restart-interval", "1s",
 	}
 	if err := os.MkdirAll(w.Path("agents", name), 0o700); err != nil {
 		return fmt.Errorf("state of %s: %w", name, err)

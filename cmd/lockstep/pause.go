@@ -19,76 +19,78 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
-// brakeFlags are shared by pause and resume.
-type brakeFlags struct {
+// pauseFlags are shared by pause and resume.
+type pauseFlags struct {
 	cluster clusterFlags
 	all     bool
 	reason  string
 }
 
 func newPauseCommand() *cobra.Command {
-	var flags brakeFlags
+	var flags pauseFlags
 	cmd := &cobra.Command{
 		Use:   "pause [KIND/NAME…] [--all] --reason TEXT",
-		Short: "Hold objects where they are until they are resumed",
-		Long: `pause sets a brake on declared objects: nothing new starts for them, hosts in
-flight finish, and what runs goes on running. The brake is an annotation, so it
-holds whatever Git says and whoever restarts; status shows it with your reason.
-On a host it is a hold: rollouts leave that host out.`,
+		Short: "Pause sources, releases, pools or hosts",
+		Long: `Pause sources, releases, pools or hosts until they are resumed.
+
+A paused object starts nothing new; hosts in flight finish and running workloads
+aren't touched. The pause is an annotation with your name, the time and the
+reason: it survives commits and restarts, and every status shows it. A paused
+host is held: rollouts skip it.`,
 		Example: `  lockstep pause nodeos/workers --reason "network maintenance until 14:00"
   lockstep pause host/node-13 --reason "disk being replaced"
   lockstep pause --all --reason "incident"`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if flags.reason == "" {
-				return invalid(errors.New("--reason is missing: say why, others will read it in status"))
+				return invalid(errors.New("--reason is required: status shows it to other users"))
 			}
-			return brake(cmd.Context(), cmd.OutOrStdout(), &flags, args, true)
+			return setPaused(cmd.Context(), cmd.OutOrStdout(), &flags, args, true)
 		},
 	}
 	flags.cluster.register(cmd)
-	cmd.Flags().BoolVar(&flags.all, "all", false, "every GitSource, ClusterRelease and NodeOS")
-	cmd.Flags().StringVar(&flags.reason, "reason", "", "why, in words for those who read status")
+	cmd.Flags().BoolVar(&flags.all, "all", false, "select every GitSource, ClusterRelease and NodeOS")
+	cmd.Flags().StringVar(&flags.reason, "reason", "", "reason that status shows")
 	return cmd
 }
 
 func newResumeCommand() *cobra.Command {
-	var flags brakeFlags
+	var flags pauseFlags
 	cmd := &cobra.Command{
 		Use:     "resume [KIND/NAME…] [--all]",
-		Short:   "Release the brake that pause set",
+		Short:   "Resume paused objects",
 		Example: "  lockstep resume nodeos/workers\n  lockstep resume --all",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return brake(cmd.Context(), cmd.OutOrStdout(), &flags, args, false)
+			return setPaused(cmd.Context(), cmd.OutOrStdout(), &flags, args, false)
 		},
 	}
 	flags.cluster.register(cmd)
-	cmd.Flags().BoolVar(&flags.all, "all", false, "everything that is paused")
+	cmd.Flags().BoolVar(&flags.all, "all", false, "select every paused object")
 	return cmd
 }
 
-// brake sets or releases the brake of the named objects, or of all.
-func brake(ctx context.Context, out io.Writer, flags *brakeFlags, args []string, on bool) error {
+// setPaused pauses or resumes the named objects, or all.
+func setPaused(ctx context.Context, out io.Writer, flags *pauseFlags, args []string, on bool) error {
 	if flags.all == (len(args) > 0) {
-		return invalid(errors.New("name objects as KIND/NAME, or give --all"))
+		return invalid(errors.New("specify objects as KIND/NAME, or --all"))
 	}
 	c, err := flags.cluster.client()
 	if err != nil {
 		return err
 	}
-	objects, err := brakeTargets(ctx, c, flags.all, on, args)
+	objects, err := pauseTargets(ctx, c, flags.all, on, args)
 	if err != nil {
 		return err
 	}
 	if len(objects) == 0 {
-		fmt.Fprintln(out, "nothing to do: all objects are as wanted")
+		fmt.Fprintln(out, "no objects changed")
 	}
 	for _, obj := range objects {
 		var value *string
 		if on {
-			text := sanitize.Line(fmt.Sprintf("%s (%s, %s)", flags.reason, whoami(), time.Now().UTC().Format(time.RFC3339)))
+			text := sanitize.Line(fmt.Sprintf("%s (%s, %s)", flags.reason, user(), time.Now().UTC().Format(time.RFC3339)))
 			value = &text
 		}
-		if err := annotate(ctx, c, obj, brakeAnnotation(obj), value); err != nil {
+		if err := annotate(ctx, c, obj, pauseAnnotation(obj), value); err != nil {
 			return err
 		}
 		word := "resumed"
@@ -100,15 +102,15 @@ func brake(ctx context.Context, out io.Writer, flags *brakeFlags, args []string,
 	return nil
 }
 
-// brakeTargets resolves the arguments, or lists all objects that can have the
-// brake and aren't as wanted yet.
-func brakeTargets(ctx context.Context, c client.Client, all, on bool, args []string) ([]client.Object, error) {
+// pauseTargets resolves the arguments, or lists all objects whose pause has to
+// change.
+func pauseTargets(ctx context.Context, c client.Client, all, on bool, args []string) ([]client.Object, error) {
 	if all {
-		w, err := readWorld(ctx, c)
+		w, err := readObjects(ctx, c)
 		if err != nil {
 			return nil, err
 		}
-		return brakeAll(&w, on), nil
+		return pauseAll(&w, on), nil
 	}
 	out := make([]client.Object, 0, len(args))
 	for _, arg := range args {
@@ -121,12 +123,11 @@ func brakeTargets(ctx context.Context, c client.Client, all, on bool, args []str
 	return out, nil
 }
 
-// brakeAll returns the objects whose brake is to be set or released when all
-// are meant. One that is paused already keeps its reason: whoever paused it
-// will look for it.
-func brakeAll(w *world, on bool) []client.Object {
+// pauseAll returns the objects to pause or to resume. A paused object keeps the
+// reason that it was paused with.
+func pauseAll(w *objects, on bool) []client.Object {
 	var out []client.Object
-	for _, obj := range w.objects() {
+	for _, obj := range w.list() {
 		switch obj.(type) {
 		case *v1alpha1.GitSource, *v1alpha1.ClusterRelease, *v1alpha1.NodeOS:
 			if _, paused := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; paused != on {
@@ -137,16 +138,15 @@ func brakeAll(w *world, on bool) []client.Object {
 	return out
 }
 
-// brakeAnnotation is the brake's name: a host is held, all else is paused.
-func brakeAnnotation(obj client.Object) string {
+// pauseAnnotation returns the annotation: hosts are held, other objects paused.
+func pauseAnnotation(obj client.Object) string {
 	if _, ok := obj.(*v1alpha1.Host); ok {
 		return v1alpha1.AnnotationHold
 	}
 	return v1alpha1.AnnotationPaused
 }
 
-// annotate sets one annotation, or removes it where value is nil, by a merge
-// patch that touches nothing else.
+// annotate sets one annotation by a merge patch, or removes it if value is nil.
 func annotate(ctx context.Context, c client.Client, obj client.Object, key string, value *string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
-// world is everything that status shows, read once.
-type world struct {
+// world is the objects of all kinds of Lockstep in a cluster, read once.
+type objects struct {
 	sources  []v1alpha1.GitSource
 	releases []v1alpha1.ClusterRelease
 	pools    []v1alpha1.NodeOS
@@ -22,11 +22,11 @@ type world struct {
 	trust    []v1alpha1.TrustPolicy
 }
 
-// readWorld lists our kinds; a cluster without our CRDs is an error that says
-// how to install them.
-func readWorld(ctx context.Context, c client.Client) (world, error) {
+// readObjects lists them. A cluster without the CRDs is an error that explains how
+// to install them.
+func readObjects(ctx context.Context, c client.Client) (objects, error) {
 	var (
-		w        world
+		w        objects
 		sources  v1alpha1.GitSourceList
 		releases v1alpha1.ClusterReleaseList
 		pools    v1alpha1.NodeOSList
@@ -36,7 +36,7 @@ func readWorld(ctx context.Context, c client.Client) (world, error) {
 	for _, list := range []client.ObjectList{&sources, &releases, &pools, &hosts, &trust} {
 		err := c.List(ctx, list, client.InNamespace(v1alpha1.Namespace))
 		if meta.IsNoMatchError(err) {
-			return w, fmt.Errorf("the cluster doesn't know %T: install Lockstep first, with kubectl apply --server-side -k config/default: %w", list, err)
+			return w, fmt.Errorf("list %T: Lockstep isn't installed in this cluster; run kubectl apply --server-side -k config/default: %w", list, err)
 		}
 		if err != nil {
 			return w, fmt.Errorf("list %T: %w", list, err)
@@ -46,8 +46,8 @@ func readWorld(ctx context.Context, c client.Client) (world, error) {
 	return w, nil
 }
 
-// objects returns what the arguments name, or all.
-func (w *world) objects() []client.Object {
+// list returns all of them: policies, sources, releases, pools, hosts.
+func (w *objects) list() []client.Object {
 	var out []client.Object
 	for i := range w.trust {
 		out = append(out, &w.trust[i])
@@ -67,9 +67,9 @@ func (w *world) objects() []client.Object {
 	return out
 }
 
-// find returns the object that was read with the same kind and name as want.
-func (w *world) find(want client.Object) (client.Object, bool) {
-	for _, obj := range w.objects() {
+// find returns the object with the kind and name of want.
+func (w *objects) find(want client.Object) (client.Object, bool) {
+	for _, obj := range w.list() {
 		if objectArg(obj) == objectArg(want) {
 			return obj, true
 		}
