@@ -77,8 +77,8 @@ func argumentsOf(line string) []string {
 	return out
 }
 
-// wrong says why the program wouldn't take the command line; "" if it would.
-// Of a whole line arguments and required flags count too.
+// wrong returns why the program rejects the command line; "" if it accepts it.
+// A whole line is checked for arguments and required flags too.
 func wrong(line string, whole bool) string {
 	cmd, rest, err := newRootCommand().Find(argumentsOf(line)[1:])
 	if err != nil {

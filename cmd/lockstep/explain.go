@@ -100,7 +100,7 @@ type evidence struct {
 	// that the live object's labels name, "" for none.
 	held   []apply.Held
 	holder string
-	// leftOut are the releases whose selection excludes it; read only if no
+	// excluded are the releases whose selection excludes it; read only if no
 	// inventory contains it.
 	excluded []excluded.Found
 	// source is the GitSource that declares the object, declaredHash the hash of

@@ -176,7 +176,7 @@ func (e *explained) patch(name, manager, body string) {
 	e.must(e.client.Patch(e.t.Context(), cm, client.RawPatch(types.MergePatchType, []byte(body)), client.FieldOwner(manager)))
 }
 
-// says runs the command and looks for each of the words.
+// contains runs the command and requires each of the words in its output.
 func (e *explained) contains(arg string, words ...string) {
 	e.t.Helper()
 	out, err := e.run(arg)

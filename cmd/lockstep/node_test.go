@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
 )
 
-// idleHost is a host that does nothing and knows a fence.
+// idleHost is a host without operations that has stored a fence.
 type idleHost struct{ fence nodeos.Fence }
 
 func (h *idleHost) Run(context.Context, nodeos.Sequence, nodeos.Request, ...nodeos.ControllerOption) (nodeos.Ticket, error) {

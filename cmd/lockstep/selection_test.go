@@ -164,13 +164,13 @@ func TestASelectionIsCheckedBeforeAnythingIsOpened(t *testing.T) {
 	}
 }
 
-// The definition and the loads know the same baselines.
+// The CRD and the loads accept the same baselines.
 func TestTheCRDAcceptsTheBaselinesOfALoad(t *testing.T) {
-	definitions, err := crd.CRDs()
+	crds, err := crd.CRDs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range definitions {
+	for _, d := range crds {
 		if d.Spec.Names.Kind != v1alpha1.KindClusterRelease {
 			continue
 		}

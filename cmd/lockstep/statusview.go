@@ -308,7 +308,7 @@ func (v *statusView) host(b *strings.Builder, h *v1alpha1.Host) {
 	}
 }
 
-// brakes shows pauses and holds.
+// pauses shows pauses and holds.
 func (v *statusView) pauses(b *strings.Builder, obj client.Object) {
 	if why, ok := obj.GetAnnotations()[v1alpha1.AnnotationPaused]; ok {
 		fmt.Fprintf(b, "  %s    %s; lockstep resume %s\n", v.red("paused"), sanitize.Line(why), objectArg(obj))

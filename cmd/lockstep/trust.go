@@ -46,7 +46,7 @@ func newTrustSignCommand() *cobra.Command {
 		Long: `Sign a trust document (YAML), or add a signature to an envelope (JSON).
 
 A document is written to a new envelope (--output). An envelope is signed in
-place and keeps its signatures, so that several people can sign it in turn.`,
+place and keeps its signatures, so that several holders of keys can sign it in turn.`,
 		Example: `  lockstep trust sign trust.yaml --key admin-1.key --output root.json
   lockstep trust sign root.json --key admin-2.key`,
 		Args: cobra.ExactArgs(1),

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// validateIn writes files, runs the command on path and returns what it said
-// and its exit code.
+// validateIn writes files, runs the command on path and returns its output
+// and exit code.
 func validateIn(t *testing.T, files map[string]string, path string, args ...string) (string, int) {
 	t.Helper()
 	root := t.TempDir()

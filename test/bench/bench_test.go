@@ -55,7 +55,7 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
-func TestALineSaysWhetherItMetItsGoal(t *testing.T) {
+func TestARowReportsWhetherItMetItsGoal(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		line result
@@ -96,7 +96,7 @@ func TestARowThatDoesNotExistIsAnError(t *testing.T) {
 	}
 }
 
-func TestTheApplicationDiffersInWhatTheRowSays(t *testing.T) {
+func TestTheApplicationsDifferAsTheRowDescribes(t *testing.T) {
 	t.Parallel()
 	files := func(changed int) map[string]string {
 		r, err := application("1.0.0", changed)
@@ -123,7 +123,7 @@ func TestTheApplicationDiffersInWhatTheRowSays(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedIsCountedWithoutTheLeaseAndOthers(t *testing.T) {
+func TestRequestsAreCountedWithoutLeasesAndOtherClients(t *testing.T) {
 	t.Parallel()
 	a := asked{all: []controlplane.Audited{
 		{Verb: "update", Resource: "leases"},

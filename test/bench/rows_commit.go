@@ -48,7 +48,7 @@ func commitRows(ctx context.Context, b *bench) ([]result, error) {
 	var memory, own []float64
 	for round := range b.rounds {
 		b.log("commit: round %d of %d", round+1, b.rounds)
-		err := b.inWorld(ctx, env.Options{}, func(w *whole) error {
+		err := b.inEnv(ctx, env.Options{}, func(w *whole) error {
 			costs, m, err := commitRound(ctx, b, w)
 			if err == nil {
 				first, some, none = append(first, costs[0]), append(some, costs[1]), append(none, costs[2])

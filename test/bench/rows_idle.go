@@ -22,7 +22,7 @@ const idleTime = 10 * time.Minute
 func idleRows(ctx context.Context, b *bench) ([]result, error) {
 	b.log("idle: this takes %s, once, and needs nothing of the machine (-idle 1m for a trial)", b.idle+time.Minute)
 	var seen asked
-	err := b.inWorld(ctx, env.Options{Pods: true, MinInterval: "60s"}, func(w *whole) error {
+	err := b.inEnv(ctx, env.Options{Pods: true, MinInterval: "60s"}, func(w *whole) error {
 		if err := w.Control.AddNodes(ctx, 3, nil); err != nil {
 			return err
 		}

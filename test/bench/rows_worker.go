@@ -24,7 +24,7 @@ import (
 // that the whole reconciler undid it.
 func workerRows(ctx context.Context, b *bench) ([]result, error) {
 	var took []float64
-	err := b.inWorld(ctx, env.Options{Pods: true}, func(w *whole) error {
+	err := b.inEnv(ctx, env.Options{Pods: true}, func(w *whole) error {
 		if err := w.Control.AddNodes(ctx, 1, nil); err != nil {
 			return err
 		}

@@ -38,7 +38,7 @@ const (
 )
 
 // inWorld starts a whole and gives it to work. The reconciler has its defaults.
-func (b *bench) inWorld(ctx context.Context, o env.Options, work func(*whole) error) (err error) {
+func (b *bench) inEnv(ctx context.Context, o env.Options, work func(*whole) error) (err error) {
 	log.SetOutput(io.Discard) // the Git server logs each request there
 	if b.bin == "" {
 		if err := b.build(ctx); err != nil {

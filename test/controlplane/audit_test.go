@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestAnAuditLineSaysWhoDidWhat(t *testing.T) {
+func TestAnAuditLineHasUserAndRequest(t *testing.T) {
 	t.Parallel()
 	const line = `{"stage":"ResponseComplete","requestURI":"/api/v1/namespaces/a/configmaps/b?dryRun=All&force=true","verb":"patch",` +
 		`"user":{"username":"one"},"impersonatedUser":{"username":"two"},` +

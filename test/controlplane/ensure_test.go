@@ -62,7 +62,7 @@ func TestTwoThatAskAtOnceCompileOnce(t *testing.T) {
 	}
 }
 
-func TestAFailedCompilationLeavesNothingAndSaysWhy(t *testing.T) {
+func TestAFailedCompilationLeavesNothingAndReportsWhy(t *testing.T) {
 	c := tiny(t, "package main\n\nfunc main() { undefinedName() }\n")
 	var progress output
 	err := build(t.Context(), &progress, c)
@@ -116,7 +116,7 @@ func TestTheKeyOfTheCacheFollowsTheSources(t *testing.T) {
 	}
 }
 
-func TestASweepRemovesOnlyOldDirectoriesThatNobodyHolds(t *testing.T) {
+func TestASweepRemovesOnlyUnlockedOldDirectories(t *testing.T) {
 	tmp := t.TempDir()
 	old := time.Now().Add(-time.Hour)
 	place := func(name string, at time.Time) string {

@@ -66,7 +66,7 @@ func waitImplicit(t *testing.T, w *env.Env, asked []string, implicit ...string) 
 // asks for fewer, not by a restart, not by another version.
 func TestACapabilityOutlivesTheSpecAndTheProcess(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 0)
+	w := newEnv(t, 0)
 	declared := func(version, ref string, additional ...string) map[string]string {
 		text := declare("platform", version, ref) + "  capabilities: {baseline: None, additional: [" + strings.Join(additional, ", ") + "]}\n"
 		return map[string]string{declarePath + "platform.yaml": text}

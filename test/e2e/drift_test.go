@@ -73,9 +73,9 @@ func driftRelease(t *testing.T, w *env.Env) (env.Release, [][]drifting) {
 
 // TestDriftOfTwentyKindsIsRepaired edits an object of each kind and deletes
 // another one, as somebody with kubectl does.
-func TestDriftOfTwentyKindsIsRepaired(t *testing.T) { //nolint:tparallel // what is tried in one world comes one after the other
+func TestDriftOfTwentyKindsIsRepaired(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
-	w := newWorldWith(t, env.Options{Pods: true})
+	w := newEnvWith(t, env.Options{Pods: true})
 	must(t, w.Control.AddNodes(t.Context(), 1, nil))
 	r, all := driftRelease(t, w)
 	ref := release(t, w, r)

@@ -90,12 +90,12 @@ func blockedBy(t *testing.T, w *env.Env, message string, waited bool) v1alpha1.B
 	return found
 }
 
-// TestAReleaseIsLevelWhenItsObjectsAre plays the controller of a custom
+// TestAReleaseIsCompleteOnceItsObjectsAreReady plays the controller of a custom
 // resource: through an install, the death of the reconciler amid a wait, an
 // update, and an illness while nothing is applied.
-func TestAReleaseIsLevelWhenItsObjectsAre(t *testing.T) {
+func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 0)
+	w := newEnv(t, 0)
 	s := &stable{w: w}
 	s.good = release(t, w, widgetRelease(first))
 	declares := func(version, ref, policy string) {

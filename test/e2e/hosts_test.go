@@ -65,7 +65,7 @@ func waitBooted(t *testing.T, w *env.Env, version string) {
 }
 
 func TestACommitUpgradesHosts(t *testing.T) {
-	w := newWorld(t, 1)
+	w := newEnv(t, 1)
 	push(t, w, "hosts at 1.0.0", map[string]string{declarePath + "workers.yaml": pool("1.0.0", w.FirstOS())})
 	start(t, w)
 	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "True", "")

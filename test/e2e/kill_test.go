@@ -157,12 +157,12 @@ func levelled(version string, dropped ...string) env.Release {
 	return r
 }
 
-// TestKilledAnywhereItEndsTheSame kills the reconciler at several points of an
+// TestAKillAtAnyStepReachesTheSameState kills the reconciler at several points of an
 // update and of the rollback from it. A watch of the API server's own stream
 // tells when, and what was deleted.
-func TestKilledAnywhereItEndsTheSame(t *testing.T) {
+func TestAKillAtAnyStepReachesTheSameState(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 0)
+	w := newEnv(t, 0)
 	s := &stable{w: w}
 	s.good = release(t, w, levelled(first, "probe-38", "probe-39"))
 	next := release(t, w, levelled("1.1.0", "probe-00", "probe-01"))
@@ -175,10 +175,10 @@ func TestKilledAnywhereItEndsTheSame(t *testing.T) {
 	// objects but without being in its inventory.
 	var managed corev1.ConfigMap
 	must(t, w.Client.Get(t.Context(), client.ObjectKey{Namespace: platform, Name: probe(5)}, &managed))
-	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+	other := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: platform, Name: "foreign", Labels: managed.Labels, Annotations: managed.Annotations,
 	}}
-	must(t, w.Client.Create(t.Context(), foreign))
+	must(t, w.Client.Create(t.Context(), other))
 	uids := managedUIDs(t, w)
 	st := follow(t, w, platform)
 

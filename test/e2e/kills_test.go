@@ -67,7 +67,7 @@ func killSeed(t *testing.T) uint64 {
 // others with the identity that they had, and no step ever taken back.
 func TestFiftyKillsLoseNothing(t *testing.T) {
 	t.Parallel()
-	k := &killing{stable: &stable{w: newWorld(t, 0)}, left: kills, deleted: map[string]int{}}
+	k := &killing{stable: &stable{w: newEnv(t, 0)}, left: kills, deleted: map[string]int{}}
 	k.random = rand.New(rand.NewPCG(killSeed(t), 0))
 	k.good = release(t, k.w, levelled(first, "probe-38", "probe-39"))
 	k.declares(t, first, k.good)
@@ -276,8 +276,8 @@ type watchEvent struct {
 	deleted bool
 }
 
-// TestTheStreamSeesEveryWrongStep plays events that must not be.
-func TestTheStreamSeesEveryWrongStep(t *testing.T) {
+// TestTheWatchFindsEveryWrongStep plays events that must not be.
+func TestTheWatchFindsEveryWrongStep(t *testing.T) {
 	for name, tc := range map[string]struct {
 		event watchEvent
 		wrong bool

@@ -59,14 +59,14 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// newWorld starts a world for the test and shows its logs if it fails.
-func newWorld(t *testing.T, hosts int) *env.Env {
+// newEnv starts a world for the test and shows its logs if it fails.
+func newEnv(t *testing.T, hosts int) *env.Env {
 	t.Helper()
-	return newWorldWith(t, env.Options{Hosts: hosts})
+	return newEnvWith(t, env.Options{Hosts: hosts})
 }
 
-// newWorldWith starts a world with options.
-func newWorldWith(t *testing.T, o env.Options) *env.Env {
+// newEnvWith starts a world with options.
+func newEnvWith(t *testing.T, o env.Options) *env.Env {
 	t.Helper()
 	o.Dir, o.Bin, o.Log = t.TempDir(), bin, t.Logf
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // Close needs what t.Context ends

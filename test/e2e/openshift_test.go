@@ -86,8 +86,8 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// openshiftWorld is a world in which the payload is declared.
-type openshiftWorld struct {
+// openshiftEnv is a world in which the payload is declared.
+type openshiftEnv struct {
 	*stable
 	tree    fstest.MapFS
 	payload *payload.Payload
@@ -102,7 +102,7 @@ type openshiftWorld struct {
 func TestARealPayloadOnARealServer(t *testing.T) {
 	t.Parallel()
 	tree := openshiftPayload(t)
-	o := &openshiftWorld{stable: &stable{w: newWorldWith(t, env.Options{Audit: true, Pods: true})}, tree: tree, overrides: map[payload.ObjectID]bool{}}
+	o := &openshiftEnv{stable: &stable{w: newEnvWith(t, env.Options{Audit: true, Pods: true})}, tree: tree, overrides: map[payload.ObjectID]bool{}}
 	w := o.w
 	var err error
 	o.payload, err = payload.LoadUnverified(tree, payload.LoadOptions{Selection: payload.Selection{Profile: openshiftProfile, Baseline: payload.BaselineAll}})
@@ -144,7 +144,7 @@ func TestARealPayloadOnARealServer(t *testing.T) {
 }
 
 // declare commits the payload with the overrides.
-func (o *openshiftWorld) declare(t *testing.T) {
+func (o *openshiftEnv) declare(t *testing.T) {
 	t.Helper()
 	var b strings.Builder
 	b.WriteString(declare(platform, openshiftVersion, o.image))
@@ -160,7 +160,7 @@ func (o *openshiftWorld) declare(t *testing.T) {
 
 // isRefusedUpFront waits until the payload is refused for the kinds that
 // nobody serves, and checks that nothing of it was written.
-func (o *openshiftWorld) isRefusedUpFront(t *testing.T) {
+func (o *openshiftEnv) isRefusedUpFront(t *testing.T) {
 	t.Helper()
 	contains(t, o.refused(t, platform, openshiftVersion, "APIRemoval"),
 		"config.openshift.io/v1 ClusterOperator", "migration.k8s.io/v1alpha1 StorageVersionMigration", ".yaml:")
@@ -175,7 +175,7 @@ func (o *openshiftWorld) isRefusedUpFront(t *testing.T) {
 
 // isAppliedAsFarAsItCanBe waits until whole passes ended, checks that each
 // object that isn't there is accounted for, and returns the account.
-func (o *openshiftWorld) isAppliedAsFarAsItCanBe(t *testing.T) map[string]said {
+func (o *openshiftEnv) isAppliedAsFarAsItCanBe(t *testing.T) map[string]said {
 	t.Helper()
 	waitSyncs(t, o.w, 0, platform, "incomplete", 2, 2*time.Minute)
 	var refused map[string]said
@@ -215,7 +215,7 @@ func (o *openshiftWorld) isAppliedAsFarAsItCanBe(t *testing.T) map[string]said {
 }
 
 // account is what the reconciler's log says of the objects that aren't level.
-func (o *openshiftWorld) account() (map[string]said, error) {
+func (o *openshiftEnv) account() (map[string]said, error) {
 	all, err := sayings(o.w, 0)
 	if err != nil {
 		return nil, err
@@ -234,7 +234,7 @@ func (o *openshiftWorld) account() (map[string]said, error) {
 
 // statusTells checks that the status lists what it has room for and counts the
 // rest.
-func (o *openshiftWorld) statusTells(ctx context.Context, refused int) error {
+func (o *openshiftEnv) statusTells(ctx context.Context, refused int) error {
 	obj, err := getRelease(ctx, o.w, platform)
 	if err != nil {
 		return err
@@ -253,7 +253,7 @@ func (o *openshiftWorld) statusTells(ctx context.Context, refused int) error {
 // applied asks the API server itself which objects carry what the release
 // wrote; objects that are only made where they are missing need only be there,
 // and those that are to be deleted must be away.
-func (o *openshiftWorld) applied(ctx context.Context) (map[payload.ObjectID]bool, error) {
+func (o *openshiftEnv) applied(ctx context.Context) (map[payload.ObjectID]bool, error) {
 	asked, err := discovery.NewDiscoveryClientForConfig(o.w.Control.Config)
 	if err != nil {
 		return nil, err
@@ -313,7 +313,7 @@ func listOurs(ctx context.Context, reader metadata.Interface, mapping *meta.REST
 
 // becomesLevel makes the namespaces that are missed, leaves to people what
 // can't be here, and waits until the rest is level.
-func (o *openshiftWorld) becomesLevel(t *testing.T, refused map[string]said) {
+func (o *openshiftEnv) becomesLevel(t *testing.T, refused map[string]said) {
 	t.Helper()
 	byName := map[string]payload.ObjectID{}
 	for i := range o.payload.Manifests {
@@ -347,7 +347,7 @@ func (o *openshiftWorld) becomesLevel(t *testing.T, refused map[string]said) {
 
 // operatorsReport does what the payload's operators would if their images ran:
 // each says that it is available and at the versions that its manifest wants.
-func (o *openshiftWorld) operatorsReport(t *testing.T) {
+func (o *openshiftEnv) operatorsReport(t *testing.T) {
 	t.Helper()
 	operators := 0
 	for i := range o.payload.Manifests {
@@ -372,7 +372,7 @@ func (o *openshiftWorld) operatorsReport(t *testing.T) {
 }
 
 // versionsOf reads from the payload's file what a ClusterOperator must report.
-func (o *openshiftWorld) versionsOf(t *testing.T, m *payload.Manifest) []any {
+func (o *openshiftEnv) versionsOf(t *testing.T, m *payload.Manifest) []any {
 	t.Helper()
 	file, ok := o.tree[m.File]
 	if !ok {
@@ -391,7 +391,7 @@ func (o *openshiftWorld) versionsOf(t *testing.T, m *payload.Manifest) []any {
 }
 
 // scalable is a Deployment of the payload whose manifest wants one replica.
-func (o *openshiftWorld) scalable(t *testing.T) client.ObjectKey {
+func (o *openshiftEnv) scalable(t *testing.T) client.ObjectKey {
 	t.Helper()
 	for i := range o.payload.Manifests {
 		m := &o.payload.Manifests[i]

@@ -24,12 +24,12 @@ import (
 
 // TestOutagesStopNothingThatRuns takes away what the reconciler talks to, one
 // after the other.
-func TestOutagesStopNothingThatRuns(t *testing.T) { //nolint:tparallel // what is tried in one world comes one after the other
+func TestOutagesStopNothingThatRuns(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
 	s := newStable(t, 0)
 	t.Run("WithoutGitTheAcceptedStateIsKept", func(t *testing.T) { testGitOutage(t, s) })
-	t.Run("WithoutTheRegistryAnUpdateWaitsAndRepairGoesOn", func(t *testing.T) { testRegistryOutage(t, s) })
-	t.Run("AnAPIServerThatRestartsFindsAllAgain", func(t *testing.T) { testAPIServerRestart(t, s) })
+	t.Run("WithoutTheRegistryAnUpdateWaitsAndRepairContinues", func(t *testing.T) { testRegistryOutage(t, s) })
+	t.Run("AfterAnAPIServerRestartReconciliationContinues", func(t *testing.T) { testAPIServerRestart(t, s) })
 }
 
 // statusCommits is how many status commits there are.

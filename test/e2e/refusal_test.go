@@ -14,7 +14,7 @@ import (
 
 // TestARefusedCommitChangesNothing pushes commits that must not be accepted,
 // one after the other: each is named with its cause, and 1.0.0 goes on.
-func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // what is tried in one world comes one after the other
+func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
 	s := newStable(t, 0)
 	stranger := s.w.Path("stranger")
@@ -97,7 +97,7 @@ func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // what
 // TestARefusedReleaseChangesNothing declares releases that must not be
 // accepted, one after the other: each is named with its cause, and 1.0.0 goes
 // on.
-func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // what is tried in one world comes one after the other
+func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
 	s := newStable(t, 0)
 	w := s.w

@@ -39,7 +39,7 @@ func waitConfig(t *testing.T, w *env.Env, namespace, version string) {
 }
 
 func TestACommitBecomesARunningRelease(t *testing.T) {
-	w := newWorld(t, 0)
+	w := newEnv(t, 0)
 	ref := release(t, w, configRelease("platform", "1.0.0", nil))
 	push(t, w, "platform 1.0.0", map[string]string{declarePath + "platform.yaml": declare("platform", "1.0.0", ref)})
 	start(t, w)

@@ -24,10 +24,10 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// TestARolloutKeepsItsPromises plays with two hosts, in sequence: brakes, an
+// TestARolloutStaysWithinItsBudgets plays with two hosts, in sequence: brakes, an
 // admin's cordon, an agent that goes away, and two leaders.
-func TestARolloutKeepsItsPromises(t *testing.T) {
-	w := newWorld(t, 2)
+func TestARolloutStaysWithinItsBudgets(t *testing.T) {
+	w := newEnv(t, 2)
 	push(t, w, "hosts at 1.0.0", map[string]string{declarePath + "workers.yaml": pool("1.0.0", w.FirstOS())})
 	start(t, w)
 	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "True", "")
@@ -36,8 +36,8 @@ func TestARolloutKeepsItsPromises(t *testing.T) {
 		play          func(t *testing.T, w *env.Env, version string)
 	}{
 		{"Wall3AnEditOfThePoolIsPutBack", "1.0.1", testEditedPool},
-		{"BrakesHoldAndRelease", "1.1.0", testBrakes},
-		{"AnAdminsCordonIsNotTouched", "1.2.0", testForeignCordon},
+		{"BrakesHoldAndRelease", "1.1.0", testPauses},
+		{"AnAdminsCordonIsNotTouched", "1.2.0", testExternalCordon},
 		{"AnAgentThatGoesAwayIsWaitedFor", "1.3.0", testAgentAway},
 		{"AFrozenLeaderNeverActsAgain", "1.4.0", testTwoLeaders},
 	} {
@@ -192,8 +192,8 @@ func testEditedPool(t *testing.T, w *env.Env, version string) {
 	}
 }
 
-// testBrakes pauses the pool and holds a host by the command line.
-func testBrakes(t *testing.T, w *env.Env, version string) {
+// testPauses pauses the pool and holds a host by the command line.
+func testPauses(t *testing.T, w *env.Env, version string) {
 	_, err := w.Lockstep(t.Context(), "pause", "nodeos/workers", "--reason", "maintenance of the network")
 	must(t, err)
 	_, err = w.Lockstep(t.Context(), "pause", "host/node-1", "--reason", "a disk is replaced")
@@ -223,9 +223,9 @@ func testBrakes(t *testing.T, w *env.Env, version string) {
 	finished(t, w, version)
 }
 
-// testForeignCordon has an admin cordon a node before a rollout that could take
+// testExternalCordon has an admin cordon a node before a rollout that could take
 // both at once.
-func testForeignCordon(t *testing.T, w *env.Env, version string) {
+func testExternalCordon(t *testing.T, w *env.Env, version string) {
 	node := &corev1.Node{}
 	node.Name = "node-1"
 	cordon := func(on bool) {

@@ -58,7 +58,7 @@ func probe(i int) string { return fmt.Sprintf("probe-%02d", i) }
 // newStable starts a world and waits until 1.0.0 is level.
 func newStable(t *testing.T, hosts int) *stable {
 	t.Helper()
-	s := &stable{w: newWorld(t, hosts)}
+	s := &stable{w: newEnv(t, hosts)}
 	s.good = release(t, s.w, platformRelease(first, nil))
 	files := map[string]string{platformFile: declare(platform, first, s.good)}
 	if hosts > 0 {

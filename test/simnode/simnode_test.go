@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
-func TestAKubeletThatIsDownSaysNothingNew(t *testing.T) {
+func TestAStoppedKubeletReportsNothing(t *testing.T) {
 	up := sim.Status{
 		Up: true, Healthy: true, BootID: "boot-1",
 		Document: sim.Document{Product: "os", Version: "1.0.0", KubeletVersion: "v1.36.3"},

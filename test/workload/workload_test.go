@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/taskgraph"
 )
 
-func TestTheMixHasTheSizeThatItsNumbersAreComparedAt(t *testing.T) {
+func TestTheMixHasTheReferenceSize(t *testing.T) {
 	t.Parallel()
 	const size = 1000
 	objects := Mix("a", size)
@@ -43,7 +43,7 @@ func TestMixesOfTwoPrefixesShareNothing(t *testing.T) {
 	}
 }
 
-func TestTheReleaseHasTheShapeOfARealOne(t *testing.T) {
+func TestTheReleaseResemblesARealOne(t *testing.T) {
 	t.Parallel()
 	ms, err := ReleaseManifests(Release("a"))
 	if err != nil {

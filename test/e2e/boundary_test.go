@@ -23,23 +23,23 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// TestTheWallsOfTrust plays attacks on the whole program, in sequence, each
+// TestTrustBoundaries plays attacks on the whole program, in sequence, each
 // named after the wall that it meets.
-func TestTheWallsOfTrust(t *testing.T) { //nolint:tparallel // what is tried in one world comes one after the other
+func TestTrustBoundaries(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
 	s := newStable(t, 0)
-	t.Run("Wall1APayloadChangesNoTrust", func(t *testing.T) { testWall1(t, s) })
-	t.Run("Wall2ASourceCannotLoosenItself", func(t *testing.T) { testWall2(t, s) })
+	t.Run("T1APayloadChangesNoTrust", func(t *testing.T) { testT1(t, s) })
+	t.Run("T2ASourceCannotLoosenItself", func(t *testing.T) { testT2(t, s) })
 	s.back(t)
-	t.Run("Wall3OnlyWhatGitSaidIsActedUpon", func(t *testing.T) { testWall3(t, s) })
-	t.Run("Wall4ASecretServesOnlyItsUse", func(t *testing.T) { testWall4(t, s) })
-	t.Run("Wall10ForeignStringsStayText", func(t *testing.T) { testWall10(t, s) })
-	t.Run("Wall11OpenDoorsAreShown", func(t *testing.T) { testWall11(t, s) })
+	t.Run("T3OnlyDeclaredStateIsActedUpon", func(t *testing.T) { testT3(t, s) })
+	t.Run("T4ASecretServesOnlyItsUse", func(t *testing.T) { testT4(t, s) })
+	t.Run("T10UntrustedStringsStayText", func(t *testing.T) { testT10(t, s) })
+	t.Run("T11InsecureOptionsAreShown", func(t *testing.T) { testT11(t, s) })
 	t.Run("PeersAgree", func(t *testing.T) { testPeers(t, s) })
-	t.Run("Wall7ALabelNeverDeletes", func(t *testing.T) { testWall7(t, s) })
+	t.Run("T7ALabelNeverDeletes", func(t *testing.T) { testT7(t, s) })
 }
 
-func testWall1(t *testing.T, s *stable) {
+func testT1(t *testing.T, s *stable) {
 	for i, tc := range []struct{ what, manifest string }{
 		{"TrustPolicy/root", "apiVersion: lockstep.dev/v1alpha1\nkind: TrustPolicy\nmetadata: {name: root, namespace: lockstep-system}\nspec: {envelope: '{}'}\n"},
 		{"GitSource", "apiVersion: lockstep.dev/v1alpha1\nkind: GitSource\nmetadata: {name: other, namespace: lockstep-system}\nspec: {cluster: prod, url: 'https://evil.example.com/x', ref: {branch: main}}\n"},
@@ -59,7 +59,7 @@ func testWall1(t *testing.T, s *stable) {
 	s.goesOn(t)
 }
 
-func testWall2(t *testing.T, s *stable) {
+func testT2(t *testing.T, s *stable) {
 	loose := fmt.Sprintf("apiVersion: lockstep.dev/v1alpha1\nkind: GitSource\nmetadata: {name: fleet}\nspec:\n  cluster: %s\n  url: %s\n  ref: {branch: main}\n  path: clusters/%s\n",
 		env.Cluster, s.w.Git.URL, env.Cluster)
 	hash := push(t, s.w, "no signatures any more", map[string]string{declarePath + "source.yaml": loose})
@@ -76,9 +76,9 @@ func testWall2(t *testing.T, s *stable) {
 	push(t, s.w, "as it was", map[string]string{declarePath + "source.yaml": ""})
 }
 
-// testWall3 changes the spec in the cluster to a release that is signed: only
+// testT3 changes the spec in the cluster to a release that is signed: only
 // Git may choose among good releases.
-func testWall3(t *testing.T, s *stable) {
+func testT3(t *testing.T, s *stable) {
 	good := release(t, s.w, platformRelease("1.1.20", nil))
 	st := follow(t, s.w, platform)
 	patch := fmt.Sprintf(`{"spec":{"desired":{"version":"1.1.20","image":%q}}}`, good)
@@ -115,7 +115,7 @@ func testWall3(t *testing.T, s *stable) {
 	}
 }
 
-func testWall4(t *testing.T, s *stable) {
+func testT4(t *testing.T, s *stable) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "fleet-git"}}
 	annotate := func(value string) {
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, v1alpha1.AnnotationHosts, value)
@@ -131,9 +131,9 @@ func testWall4(t *testing.T, s *stable) {
 	waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "True", "")
 }
 
-// testWall10 sends markup, trailers and control characters wherever a person
+// testT10 sends markup, trailers and control characters wherever a person
 // with push access can write: none of it may become more than text.
-func testWall10(t *testing.T, s *stable) {
+func testT10(t *testing.T, s *stable) {
 	const evil = "`x](https://evil.example.com) <img src=x onerror=alert(1)> `` | \\u001b[31m"
 	bad := strings.Replace(declare(platform, first, s.good), "spec:\n", "spec:\n  \""+evil+"\": 1\n", 1)
 	message := "[click](https://evil.example.com) <img src=x>\n\nLockstep-Evil: yes\nLockstep-Condition: Ready=True Evil\n"
@@ -199,8 +199,8 @@ func closing(s string, run int) int {
 	}
 }
 
-// testWall11 checks that the one door that these tests open is on show.
-func testWall11(t *testing.T, s *stable) {
+// testT11 checks that the one door that these tests open is on show.
+func testT11(t *testing.T, s *stable) {
 	for _, obj := range []client.Object{releaseObject(platform), sourceObject()} {
 		contains(t, waitCondition(t, s.w, obj, v1alpha1.ConditionInsecure, "True", "InsecureOptions"), "--allow-loopback-registries")
 	}
@@ -247,10 +247,10 @@ func testPeers(t *testing.T, s *stable) {
 	must(t, err)
 }
 
-// testWall7 drops objects from a release: what Lockstep made goes; what it
+// testT7 drops objects from a release: what Lockstep made goes; what it
 // found, what Kubernetes made with copied labels, and what nobody said may go,
 // stays.
-func testWall7(t *testing.T, s *stable) {
+func testT7(t *testing.T, s *stable) {
 	const label = "applyset.kubernetes.io/part-of"
 	cm := func(name string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: platform, Name: name}}

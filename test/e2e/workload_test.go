@@ -13,11 +13,11 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// TestAReleaseInARealOnesShapeComesToRest applies the release that the
+// TestAReleaseOfRealisticSizeSettles applies the release that the
 // measurements are about, beside an autoscaler and a webhook.
-func TestAReleaseInARealOnesShapeComesToRest(t *testing.T) {
+func TestAReleaseOfRealisticSizeSettles(t *testing.T) {
 	t.Parallel()
-	w := newWorldWith(t, env.Options{Audit: true, Pods: true})
+	w := newEnvWith(t, env.Options{Audit: true, Pods: true})
 	must(t, w.Control.AddNodes(t.Context(), 3, nil))
 	withStamper(t, w)
 	source, err := env.ReleaseOf(platform, first, workload.Release("shaped"))
