@@ -21,11 +21,11 @@ type spent struct {
 // cost is what one measured piece of work took altogether.
 type cost struct {
 	spent
-	server   time.Duration // processor time of the API server and etcd
+	server   time.Duration // CPU time of the API server and etcd
 	requests controlplane.Counts
 }
 
-// seconds is the processor time of client and server.
+// seconds is the CPU time of client and server.
 func (c cost) seconds() float64 { return (c.cpu + c.server).Seconds() }
 
 // plane is a control plane that measures.
@@ -48,7 +48,7 @@ func newPlane(ctx context.Context, log func(string, ...any)) (*plane, error) {
 // its OpenAPI document and closes watches a while after the work.
 const (
 	settleStep = 250 * time.Millisecond
-	settleIdle = 50 * time.Millisecond // of processor time in a step
+	settleIdle = 50 * time.Millisecond // of CPU time in a step
 	settleMost = 8 * time.Second
 )
 
@@ -151,11 +151,11 @@ func self(work func() error) (spent, error) {
 	return spent{wall: wall, cpu: now - used}, err
 }
 
-// ownCPU is the processor time of this process, user and system.
+// ownCPU is the CPU time of this process, user and system.
 func ownCPU() (time.Duration, error) {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		return 0, fmt.Errorf("processor time of this process: %w", err)
+		return 0, fmt.Errorf("CPU time of this process: %w", err)
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
 }

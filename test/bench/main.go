@@ -53,12 +53,12 @@ type row struct {
 func rows() []row {
 	return []row{
 		{"apply", "1,000 objects: first, unchanged, after a restart; beside the peers", applyRows},
-		{"release", "862 tasks in the shape of a platform's release, level by level", releaseRows},
-		{"repair", "a foreign edit is undone, over 20 kinds", repairRows},
-		{"worker", "the same by the whole reconciler", workerRows},
+		{"release", "862 tasks of a realistic release, run level by run level", releaseRows},
+		{"repair", "an edit by another manager is repaired, over 20 kinds", repairRows},
+		{"worker", "the same with the whole reconciler", workerRows},
 		{"commit", "the whole reconciler: a commit to applied, of 1,000 objects", commitRows},
-		{"idle", "the whole reconciler with 862 objects while nothing happens", idleRows},
-		{"growth", "time an object from 100 to 5,000; memory at 1,000 and 5,000", growthRows},
+		{"idle", "the whole reconciler with 862 objects at rest", idleRows},
+		{"growth", "time per object from 100 to 5,000; memory at 1,000 and 5,000", growthRows},
 		{"payload", "load and graph of a real payload", payloadRows},
 		{"graph", "graph of 20,000 tasks", graphRows},
 		{"plan", "rollout plan over 5,000 hosts", planRows},
@@ -72,10 +72,10 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	for _, r := range rows() {
 		names = append(names, r.name)
 	}
-	rounds := flags.Int("rounds", 5, "how often what is noisy is measured")
-	chosen := flags.String("rows", strings.Join(names, ","), "which rows to measure")
-	idle := flags.Duration("idle", idleTime, "how long the row idle watches; shorter is a trial without a goal")
-	file := flags.String("out", "bin/bench.json", "where the results go")
+	rounds := flags.Int("rounds", 5, "number of rounds for noisy rows")
+	chosen := flags.String("rows", strings.Join(names, ","), "rows to measure, comma-separated")
+	idle := flags.Duration("idle", idleTime, "duration of the row idle; a shorter one has no goal")
+	file := flags.String("out", "bin/bench.json", "file for the results")
 	child := flags.String("child", "", "internal: measure the memory of a fresh process")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -86,7 +86,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	wanted := strings.Split(*chosen, ",")
 	for _, name := range wanted {
 		if !slices.Contains(names, name) {
-			return fmt.Errorf("no row is called %q; there are %s", name, strings.Join(names, ", "))
+			return fmt.Errorf("unknown row %q: want some of %s", name, strings.Join(names, ", "))
 		}
 	}
 	dir, err := os.MkdirTemp("", "lockstep-bench-")

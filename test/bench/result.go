@@ -71,7 +71,7 @@ func (r result) verdict() string {
 // writeTable writes the lines for people; it is Markdown too.
 func writeTable(w io.Writer, results []result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(t, "| row\t| value\t| goal\t| \t| beside it\t|")
+	fmt.Fprintln(t, "| row\t| value\t| goal\t| \t| compared with\t|")
 	fmt.Fprintln(t, "|---\t|---\t|---\t|---\t|---\t|")
 	for _, r := range results {
 		fmt.Fprintf(t, "| %s\t| %s %s\t| %s\t| %s\t| %s\t|\n", r.Name, number(r.Value), r.Unit, r.Goal, r.verdict(), r.Peer)

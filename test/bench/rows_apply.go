@@ -106,7 +106,7 @@ func (c *contest) play(ctx context.Context, p *plane, one *contender) error {
 		return err
 	}
 	c.first[one.name], c.again[one.name] = append(c.first[one.name], first), append(c.again[one.name], again)
-	p.log("%-9s first %6.0f ms, processor %.2f s and the server's %.2f s, %5d requests; unchanged %6.1f ms, %5d requests", one.name,
+	p.log("%-9s first %6.0f ms, CPU %.2f s and the server's %.2f s, %5d requests; unchanged %6.1f ms, %5d requests", one.name,
 		milliseconds(first.wall), first.cpu.Seconds(), first.server.Seconds(), first.requests.Sum(all), milliseconds(again.wall), again.requests.Sum(all))
 	if one.restart == nil {
 		return nil
@@ -208,7 +208,7 @@ func walls(costs []cost) []float64 {
 	return out
 }
 
-// processors are the seconds of processor time, client and server.
+// processors are the seconds of CPU time, client and server.
 func processors(costs []cost) []float64 {
 	out := make([]float64, 0, len(costs))
 	for _, c := range costs {
@@ -253,8 +253,8 @@ func (c *contest) results() []result {
 func (c *contest) firstResults() []result {
 	ours := c.first[nameOurs]
 	out := []result{
-		shown("first apply of 1,000: wall", median(walls(ours)), "s", beside(c.first, walls, "%.2f s")),
-		shown("first apply of 1,000: wall over raw patches", median(ratios(walls(ours), walls(c.first[nameRaw]))), "×", "").atMost(1.1),
+		shown("first apply of 1,000: wall time", median(walls(ours)), "s", beside(c.first, walls, "%.2f s")),
+		shown("first apply of 1,000: wall time over raw patches", median(ratios(walls(ours), walls(c.first[nameRaw]))), "×", "").atMost(1.1),
 	}
 	if peer := c.first[nameKubectl]; len(peer) > 0 {
 		out = append(out, shown("first apply of 1,000: faster than kubectl", median(ratios(walls(peer), walls(ours))), "×", "").atLeast(2.2))
@@ -262,8 +262,8 @@ func (c *contest) firstResults() []result {
 	flux := c.first[nameFlux]
 	return append(out,
 		shown("first apply of 1,000: faster than pkg/ssa", median(ratios(walls(flux), walls(ours))), "×", "").atLeast(2.7),
-		shown("first apply of 1,000: processor time, client and server", median(processors(ours)), "s", beside(c.first, processors, "%.2f s")),
-		shown("first apply of 1,000: mutating requests an object", median(counted(ours, patches))/mixSize, "", beside(c.first, requests, "%.0f requests")).atMost(1),
+		shown("first apply of 1,000: CPU time, client and server", median(processors(ours)), "s", beside(c.first, processors, "%.2f s")),
+		shown("first apply of 1,000: mutating requests per object", median(counted(ours, patches))/mixSize, "", beside(c.first, requests, "%.0f requests")).atMost(1),
 		shown("first apply of 1,000: other requests (inventory, watches)", median(requests(ours))-median(counted(ours, patches)), "", ""))
 }
 
@@ -271,7 +271,7 @@ func (c *contest) againResults() []result {
 	ours := c.again[nameOurs]
 	return []result{
 		shown("1,000 unchanged, running: requests", median(requests(ours)), "", beside(c.again, requests, "%.0f")).atMost(0),
-		shown("1,000 unchanged, running: wall", 1000*median(walls(ours)), "ms", beside(c.again, walls, "%.2f s")).atMost(15),
+		shown("1,000 unchanged, running: wall time", 1000*median(walls(ours)), "ms", beside(c.again, walls, "%.2f s")).atMost(15),
 	}
 }
 
@@ -284,12 +284,12 @@ func (c *contest) restartResults() []result {
 		}
 	}
 	return []result{
-		shown("1,000 unchanged, after a restart: wall", 1000*median(walls(c.restart)), "ms", beside(c.again, walls, "%.2f s")),
+		shown("1,000 unchanged, after a restart: wall time", 1000*median(walls(c.restart)), "ms", beside(c.again, walls, "%.2f s")),
 		shown("1,000 unchanged, after a restart: faster than pkg/ssa", median(ratios(walls(flux), walls(c.restart))), "×", "").atLeast(20),
-		shown("1,000 unchanged, after a restart: less processor time than pkg/ssa", median(ratios(processors(flux), processors(c.restart))), "×", ""),
+		shown("1,000 unchanged, after a restart: less CPU time than pkg/ssa", median(ratios(processors(flux), processors(c.restart))), "×", ""),
 		shown("1,000 unchanged, after a restart: writes", median(counted(c.restart, writes)), "", beside(c.again, requests, "%.0f requests")).atMost(0),
 		shown(fmt.Sprintf("1,000 unchanged, after a restart: lists and watches of %d kinds and the inventory", c.kinds),
 			median(counted(c.restart, reads)), "", "").atMost(float64(c.kinds + 1)),
-		shown("1,000 unchanged: objects that cost a request, all rounds", float64(looks), "", "").atMost(0),
+		shown("1,000 unchanged: objects that needed a request, all rounds", float64(looks), "", "").atMost(0),
 	}
 }

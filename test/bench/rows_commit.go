@@ -37,7 +37,7 @@ type commitCost struct {
 	// first is when the first object of the release was asked for, last when
 	// the last one was answered; zero for none.
 	first, last time.Duration
-	// cpu is the processor time of reconciler, API server and etcd.
+	// cpu is the CPU time of reconciler, API server and etcd.
 	cpu   time.Duration
 	asked asked
 }
@@ -74,22 +74,22 @@ func commitRows(ctx context.Context, b *bench) ([]result, error) {
 	}
 	write := median(each(some, func(c commitCost) float64 { return milliseconds(c.first) }))
 	return []result{
-		shown("commit → applied, 1,000 objects: wall", written(first), "s", fluxRequests),
-		shown("commit → applied, 1,000 objects: wall until status says level", seconds(first), "s", ""),
+		shown("commit → applied, 1,000 objects: wall time", written(first), "s", fluxRequests),
+		shown("commit → applied, 1,000 objects: wall time until status reports it complete", seconds(first), "s", ""),
 		shown("commit → applied, 1,000 objects: faster than Flux", fluxFirst/written(first), "×", "").atLeast(5),
-		shown("commit → applied, 1,000 objects: processor time, client and server", processor(first), "s", "Flux's controllers 12.4–18.7 s"),
+		shown("commit → applied, 1,000 objects: CPU time, client and server", processor(first), "s", "Flux's controllers 12.4–18.7 s"),
 		shown("commit → applied, 1,000 objects: requests", requests(first), "", fluxRequests).atMost(1150),
-		shown("commit → applied, 50 changed of 1,000: wall", seconds(some), "s", fluxSomeRequests),
+		shown("commit → applied, 50 changed of 1,000: wall time", seconds(some), "s", fluxSomeRequests),
 		shown("commit → applied, 50 changed of 1,000: faster than Flux", fluxSome/seconds(some), "×", "").atLeast(7),
-		shown("commit → applied, 50 changed of 1,000: processor time, client and server", processor(some), "s", "Flux's controllers 9.3–10.8 s"),
+		shown("commit → applied, 50 changed of 1,000: CPU time, client and server", processor(some), "s", "Flux's controllers 9.3–10.8 s"),
 		shown("commit → applied, 50 changed of 1,000: requests", requests(some), "", fluxSomeRequests).atMost(60),
-		shown("commit → applied, 50 changed of 1,000: the look → first write of an object", write, "ms", "").atMost(1000),
-		shown("commit → applied, nothing changed: wall", seconds(none), "s", fluxNoneRequests),
+		shown("commit → applied, 50 changed of 1,000: fetch → first write of an object", write, "ms", "").atMost(1000),
+		shown("commit → applied, nothing changed: wall time", seconds(none), "s", fluxNoneRequests),
 		shown("commit → applied, nothing changed: faster than Flux", fluxNone/seconds(none), "×", "").atLeast(7),
-		shown("commit → applied, nothing changed: processor time, client and server", processor(none), "s", "Flux's controllers 9.8–10.3 s"),
+		shown("commit → applied, nothing changed: CPU time, client and server", processor(none), "s", "Flux's controllers 9.8–10.3 s"),
 		shown("commit → applied, nothing changed: requests", requests(none), "", fluxNoneRequests).atMost(5),
 		shown("resident: the whole reconciler, 1,000 objects", median(memory)/(1<<20), "MiB", "Flux's two controllers 240–275 MiB").atMost(120),
-		shown("resident: the same without the pages of its program file", median(own)/(1<<20), "MiB", ""),
+		shown("resident: the same, without pages of the binary", median(own)/(1<<20), "MiB", ""),
 	}, nil
 }
 
@@ -205,7 +205,7 @@ func (w *whole) bring(ctx context.Context, b *bench, what string, done func() er
 		}
 		c.last = max(c.last, a.Ended.Sub(began))
 	}
-	b.log("commit    %-15s %6.0f ms, processor %.2f s, objects from %.0f to %.0f ms, %.0f requests: %s", what, milliseconds(c.wall), c.cpu.Seconds(),
+	b.log("commit    %-15s %6.0f ms, CPU %.2f s, objects from %.0f to %.0f ms, %.0f requests: %s", what, milliseconds(c.wall), c.cpu.Seconds(),
 		milliseconds(c.first), milliseconds(c.last),
 		c.asked.count(noLease), words(c.asked.table()))
 	return c, nil

@@ -109,7 +109,7 @@ func grow(ctx context.Context, p *plane, n int) (g growth, err error) {
 		if g.memory[what], err = askChild(ctx, p, what, owner, n); err != nil {
 			return g, err
 		}
-		p.log("%5d objects, %s: %.0f bytes of heap an object (%d), %.1f MiB resident", n, what, g.memory[what].Heap, g.memory[what].Objects, g.memory[what].RSS/(1<<20))
+		p.log("%5d objects, %s: %.0f bytes of heap per object (%d), %.1f MiB resident", n, what, g.memory[what].Heap, g.memory[what].Objects, g.memory[what].RSS/(1<<20))
 	}
 	return g, nil
 }
@@ -121,14 +121,14 @@ func growthResults(found map[int]growth) []result {
 	mebi := func(g growth) float64 { return g.memory[childProcess].RSS / (1 << 20) }
 	peer := fmt.Sprintf("typed informers %.1f kB, dynamic %.1f kB", kilo(large, childTyped), kilo(large, childDynamic))
 	return []result{
-		shown("first apply, time an object: 5,000 over 100", each(large.first, 5000)/each(small.first, 100), "×",
+		shown("first apply, time per object: 5,000 over 100", each(large.first, 5000)/each(small.first, 100), "×",
 			fmt.Sprintf("%.0f µs and %.0f µs", each(large.first, 5000), each(small.first, 100))),
-		shown("unchanged pass, time an object: 5,000 over 1,000", each(large.unchanged, 5000)/each(middle.unchanged, 1000), "×",
+		shown("unchanged sync, time per object: 5,000 over 1,000", each(large.unchanged, 5000)/each(middle.unchanged, 1000), "×",
 			fmt.Sprintf("%.1f µs and %.1f µs", each(large.unchanged, 5000), each(middle.unchanged, 1000))),
-		shown("restart, time an object: 5,000 over 1,000", each(large.restart, 5000)/each(middle.restart, 1000), "×",
+		shown("restart, time per object: 5,000 over 1,000", each(large.restart, 5000)/each(middle.restart, 1000), "×",
 			fmt.Sprintf("%.0f µs and %.0f µs", each(large.restart, 5000), each(middle.restart, 1000))),
-		shown("heap an object in the watch cache, metadata only, of 5,000", kilo(large, childMetadata), "kB", peer).atMost(1),
-		shown("heap an object in the watch cache, all kinds of the mix, of 5,000", kilo(large, childCache), "kB", peer),
+		shown("heap per object in the watch cache, metadata only, of 5,000", kilo(large, childMetadata), "kB", peer).atMost(1),
+		shown("heap per object in the watch cache, all kinds of the mix, of 5,000", kilo(large, childCache), "kB", peer),
 		shown("resident: cache, engine and manifests of 1,000 objects", mebi(middle), "MiB", "Flux's two controllers 240–275 MiB").atMost(120),
 		shown("resident: cache, engine and manifests of 5,000 objects", mebi(large), "MiB", ""),
 	}

@@ -17,7 +17,7 @@ import (
 // idleTime is what the goals are about.
 const idleTime = 10 * time.Minute
 
-// idleRows count what the whole reconciler asks while nothing happens, with its
+// idleRows count what the whole reconciler asks at rest, with its
 // defaults, over the release of 862 tasks.
 func idleRows(ctx context.Context, b *bench) ([]result, error) {
 	b.log("idle: this takes %s, once, and needs nothing of the machine (-idle 1m for a trial)", b.idle+time.Minute)
@@ -67,10 +67,10 @@ func idleRows(ctx context.Context, b *bench) ([]result, error) {
 		return nil, err
 	}
 	b.log("idle      %s", words(seen.table()))
-	const peer = "CVO ≈ 1,800–3,200 requests, by reading its code"
+	const peer = "CVO ≈ 1,800–3,200 requests, estimated from its code"
 	what := fmt.Sprintf("%s idle, %d objects: ", b.idle, workload.ReleaseSize)
-	others := shown(what+"requests but for the lease", seen.count(noLease), "", peer)
-	leases := shown(what+"renewals of the lease", seen.count(isLease), "", "")
+	others := shown(what+"requests except the lease", seen.count(noLease), "", peer)
+	leases := shown(what+"lease renewals", seen.count(isLease), "", "")
 	writes := shown(what+"other writes", seen.count(otherWrites), "", "")
 	if b.idle != idleTime {
 		return []result{others, leases, writes}, nil

@@ -39,7 +39,7 @@ const pureRounds = 3
 func payloadRows(ctx context.Context, b *bench) ([]result, error) {
 	tree, size, err := openshift.Payload(".")
 	if errors.Is(err, fs.ErrNotExist) {
-		b.log("payload: left out: %v; set LOCKSTEP_SHARED to the directory of data/openshift-payload.tar.gz", err)
+		b.log("payload: skipped: %v; set LOCKSTEP_SHARED to the directory of data/openshift-payload.tar.gz", err)
 		return nil, nil
 	}
 	if err != nil {
@@ -73,8 +73,8 @@ func payloadRows(ctx context.Context, b *bench) ([]result, error) {
 	}
 	what := fmt.Sprintf("real payload, %.1f MiB, %d tasks: ", mebibytes, tasks)
 	return []result{
-		shown(what+"processor time a MiB", 1000*median(seconds), "ms", "CVO 90 ms").atMost(1000 * cvoLoadSeconds / 2),
-		shown(what+"allocated a MiB", median(allocated), "MiB", "CVO 28 MiB").atMost(cvoLoadMiB / 2),
+		shown(what+"CPU time per MiB", 1000*median(seconds), "ms", "CVO 90 ms").atMost(1000 * cvoLoadSeconds / 2),
+		shown(what+"allocated per MiB", median(allocated), "MiB", "CVO 28 MiB").atMost(cvoLoadMiB / 2),
 	}, nil
 }
 

@@ -31,7 +31,7 @@ type whole struct {
 	watch client.WithWatch
 }
 
-// declared is where the world's source reads, product the release's name.
+// declared is where the environment's source reads, product the release's name.
 const (
 	declared = "clusters/" + env.Cluster + "/"
 	product  = "platform"

@@ -63,8 +63,8 @@ spec:
 `, version, webImage)
 }
 
-// nodeOSManifest is the pool of the demonstration's hosts: short soak and
-// deadlines, since its machines boot in a second.
+// nodeOSManifest is the pool of the hosts: short soak and deadlines, because the
+// simulated machines boot in a second.
 func nodeOSManifest(version, image string) string {
 	return fmt.Sprintf(`apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
@@ -80,8 +80,7 @@ spec:
 `, version, image)
 }
 
-// platform is a release of the demonstration: a web service, and the operating
-// system of the hosts it runs on.
+// platform is a release: a web service and the operating system of its hosts.
 func platform(version, osVersion, osImage string, extra map[string]string) env.Release {
 	base := map[string]string{"base.yaml": baseManifest, "settings.yaml": settingsManifest(version)}
 	maps.Copy(base, extra)
@@ -92,7 +91,7 @@ func platform(version, osVersion, osImage string, extra map[string]string) env.R
 	}}
 }
 
-// release is the document that a commit declares.
+// release is the declared ClusterRelease.
 func release(version, image string) string {
 	return fmt.Sprintf(`apiVersion: lockstep.dev/v1alpha1
 kind: ClusterRelease
@@ -112,5 +111,5 @@ func system(version string, healthy bool) sim.Document {
 	}
 }
 
-// declared is the file that declares the release in the repository.
+// declared is the path of the ClusterRelease in the repository.
 const declared = "clusters/" + env.Cluster + "/platform.yaml"

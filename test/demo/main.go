@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo plays the main job on this machine: a Git commit becomes a
-// running release and upgraded hosts, with signatures enforced and status
-// written back. It starts everything that it needs, checks each step against
-// the cluster, Git and the hosts, and stops everything again.
+// Command demo demonstrates Lockstep on this machine: a Git commit becomes a
+// running release and upgraded hosts, with signatures enforced and status written
+// back. It starts what it needs, checks each step against the cluster, Git and the
+// hosts, and stops everything at the end.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// hosts is how many hosts the demonstration has.
+// hosts is the number of hosts.
 const hosts = 3
 
 func run(ctx context.Context, out io.Writer) (err error) {
@@ -46,7 +46,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			fmt.Fprintf(out, "\nlogs and data stay in %s\n", dir)
+			fmt.Fprintf(out, "\nlogs and data are in %s\n", dir)
 			return
 		}
 		_ = os.RemoveAll(dir)
@@ -64,8 +64,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err := plane(); err != nil {
 		return err
 	}
-	s.title("Starting a small data centre on this machine")
-	work := filepath.Join(dir, "world")
+	s.title("Starting a control plane, a Git server, a registry and hosts")
+	work := filepath.Join(dir, "env")
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
@@ -87,8 +87,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	return nil
 }
 
-// prepareControlPlane builds the control plane in the background, where the
-// cache doesn't hold it, and returns what waits for it.
+// prepareControlPlane builds the control plane in the background if it isn't
+// cached, and returns a function that waits for it.
 func prepareControlPlane(ctx context.Context, s *screen) func() error {
 	done := make(chan error, 1)
 	go func() {
@@ -109,7 +109,7 @@ func prepareControlPlane(ctx context.Context, s *screen) func() error {
 	}
 }
 
-// buildPrograms builds what the demonstration runs.
+// buildPrograms builds the programs of the demo.
 func buildPrograms(ctx context.Context, s *screen, bin string) error {
 	s.note("building lockstep, lockstep-reconciler, lockstep-agent")
 	if err := os.MkdirAll(bin, 0o700); err != nil {
@@ -125,10 +125,10 @@ func buildPrograms(ctx context.Context, s *screen, bin string) error {
 	return nil
 }
 
-// keep leaves everything up until it is interrupted.
+// keep keeps everything running until it is interrupted.
 func keep(ctx context.Context, out io.Writer, w *env.Env, bin string) {
 	fmt.Fprintf(out, `
-Everything stays up until you press Ctrl-C. Try by hand, in another terminal:
+Everything keeps running until you press Ctrl-C. In another terminal, try:
 
   export KUBECONFIG=%s PATH=%s:$PATH GIT_SSL_CAINFO=%s
   lockstep status --watch
@@ -140,7 +140,7 @@ Everything stays up until you press Ctrl-C. Try by hand, in another terminal:
 	<-ctx.Done()
 }
 
-// screen writes what the demonstration tells.
+// screen writes the progress of the demo.
 type screen struct {
 	out   io.Writer
 	start time.Time
@@ -160,8 +160,8 @@ func (s *screen) show(command, output string) {
 	}
 }
 
-// ticking says each ten seconds that something goes on; the returned function
-// ends it.
+// ticking reports every ten seconds that something is still running; the returned
+// function stops it.
 func (s *screen) ticking(what string) func() {
 	stop := make(chan struct{})
 	done := make(chan struct{})
@@ -184,11 +184,11 @@ func (s *screen) ticking(what string) func() {
 	}
 }
 
-// background returns a writer for the progress of a build beside the show: a
-// line each ten seconds.
+// background returns a writer for the progress of a concurrent build: a line every
+// ten seconds.
 func (s *screen) background() io.Writer { return &sparse{s: s} }
 
-// sparse passes on the newest line, at most every ten seconds.
+// sparse forwards the newest line, at most every ten seconds.
 type sparse struct {
 	s    *screen
 	last time.Time

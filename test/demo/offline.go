@@ -15,10 +15,10 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// offline shows what needs no cluster: making trust and a release, signing it,
-// looking at it, and checking declared documents.
+// offline demonstrates what needs no cluster: creating trust, building, signing
+// and inspecting a release, and validating declared objects.
 func offline(ctx context.Context, s *screen, bin, dir string) error {
-	s.title("Without a cluster: trust, a release, its signatures")
+	s.title("Without a cluster: trust, a release and its signatures")
 	image := "registry.example.com/platform/os@sha256:" + strings.Repeat("0", 64)
 	source := platform("1.0.0", "1.0.0", image, nil)
 	if err := env.WriteRelease(filepath.Join(dir, "platform"), source); err != nil {
@@ -47,7 +47,7 @@ func offline(ctx context.Context, s *screen, bin, dir string) error {
 			return err
 		}
 	}
-	s.note("a commit with a typo is found before anybody merges it:")
+	s.note("lockstep validate finds a typo before the commit is merged:")
 	bad := filepath.Join(dir, "repository", "platform.yaml")
 	if err := os.MkdirAll(filepath.Dir(bad), 0o700); err != nil {
 		return fmt.Errorf("example: %w", err)
@@ -81,7 +81,7 @@ func shorten(text string) string {
 }
 
 // ownDirectory matches the demonstration's working directory and the part of
-// it below: offline or world.
+// it below: offline or environment.
 func ownDirectory() *regexp.Regexp {
 	return regexp.MustCompile(regexp.QuoteMeta(os.TempDir()) + `/lockstep-demo-[0-9]+/[a-z]+/`)
 }

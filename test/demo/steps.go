@@ -23,18 +23,18 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// demo is the demonstration under way.
+// demo is the state of the demo.
 type demo struct {
 	w *env.Env
 	s *screen
 	// first and second are the releases 1.0.0 and 1.1.0.
 	first, second string
-	// merge is the commit that brought 1.1.0; since are those after it.
+	// merge is the commit that declared 1.1.0; since are those after it.
 	merge string
 	since []string
 }
 
-// step is one step: what it shows, and what it checks.
+// step is one step of the demo.
 type step struct {
 	title string
 	play  func(ctx context.Context) error
@@ -42,18 +42,18 @@ type step struct {
 
 func (d *demo) steps() []step {
 	return []step{
-		{"trust is initialised; release 1.0.0 is built, signed, committed, applied", d.firstRelease},
-		{"1.1.0 with a new node OS is merged and rolls through the hosts, one at a time, while a workload stays up", d.upgrade},
-		{"an unsigned 1.2.0 is committed: refused, 1.1.0 goes on, the status branch says why", d.unsigned},
-		{"an edit of a managed object is undone", d.drift},
-		{"an OS whose new slot fails its health check falls back by itself; the host denies it and the pool halts", d.badOS},
-		{"git revert returns to 1.0.0 as a planned rollback", d.revert},
-		{"the reconciler is killed in the middle of an upgrade, and the upgrade finishes", d.kill},
-		{"a payload that carries a TrustPolicy, and a commit by a key without the git role, are refused", d.walls},
+		{"trust is initialized; release 1.0.0 is built, signed, committed and applied", d.firstRelease},
+		{"1.1.0 with a new node OS is merged and rolled out to one host at a time, while a workload stays available", d.upgrade},
+		{"an unsigned 1.2.0 is committed and rejected; 1.1.0 keeps running, and the status branch has the reason", d.unsigned},
+		{"a manual edit of a managed object is reverted", d.drift},
+		{"an OS that fails its health check is rolled back automatically; the host denies it and the pool halts", d.badOS},
+		{"git revert rolls back to 1.0.0", d.revert},
+		{"the reconciler is killed during an upgrade, and the upgrade completes", d.kill},
+		{"a payload with a TrustPolicy, and a commit signed without the git role, are rejected", d.boundaries},
 	}
 }
 
-// play plays all steps and returns how many passed.
+// play runs all steps and returns how many passed.
 func (d *demo) play(ctx context.Context) (int, error) {
 	for i, st := range d.steps() {
 		d.s.title(fmt.Sprintf("%d. %s", i+1, st.title))
@@ -68,7 +68,7 @@ func (d *demo) play(ctx context.Context) (int, error) {
 	return len(d.steps()), nil
 }
 
-// publish builds and, unless it says otherwise, signs a release.
+// publish builds a release and signs it if signed is true.
 func (d *demo) publish(ctx context.Context, r env.Release, signed bool) (string, error) {
 	ref, err := d.w.BuildRelease(ctx, r)
 	if err != nil || !signed {
@@ -102,7 +102,7 @@ func (d *demo) firstRelease(ctx context.Context) error {
 	if d.first, err = d.publish(ctx, platform("1.0.0", "1.0.0", d.w.FirstOS(), nil), true); err != nil {
 		return err
 	}
-	d.s.note("release 1.0.0 is built and signed: %s", d.first)
+	d.s.note("built and signed release 1.0.0: %s", d.first)
 	if err := d.commit(ctx, "platform 1.0.0", "1.0.0", d.first); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 	if err := git.Push(ctx, "upgrade-1.1.0"); err != nil {
 		return err
 	}
-	d.s.note("branch upgrade-1.1.0 is pushed; nothing happens before it is merged")
+	d.s.note("pushed branch upgrade-1.1.0; nothing changes before it is merged")
 	if _, err := git.Run(ctx, "switch", "-q", "main"); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (d *demo) unsigned(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.commit(ctx, "platform 1.2.0, which nobody signed", "1.2.0", ref); err != nil {
+	if err := d.commit(ctx, "platform 1.2.0, unsigned", "1.2.0", ref); err != nil {
 		return err
 	}
 	message, err := d.condition(ctx, &v1alpha1.ClusterRelease{}, "platform", v1alpha1.ConditionReleaseVerified, metav1.ConditionFalse, "Unsigned")
@@ -183,7 +183,7 @@ func (d *demo) unsigned(ctx context.Context) error {
 	}
 	d.s.show("kubectl get clusterrelease platform -o jsonpath=…ReleaseVerified", message)
 	if err := d.settings(ctx, "1.1.0"); err != nil {
-		return fmt.Errorf("1.1.0 should go on: %w", err)
+		return fmt.Errorf("1.1.0 should keep running: %w", err)
 	}
 	if err := d.booted(ctx, "1.1.0", 10*time.Second); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (d *demo) drift(ctx context.Context) error {
 		return nil
 	})
 	if err == nil {
-		d.s.note("undone within %d ms", time.Since(edited).Milliseconds())
+		d.s.note("reverted within %d ms", time.Since(edited).Milliseconds())
 	}
 	return err
 }
@@ -231,7 +231,7 @@ func (d *demo) badOS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.commit(ctx, "platform 1.2.1, whose OS doesn't come up healthy", "1.2.1", ref); err != nil {
+	if err := d.commit(ctx, "platform 1.2.1, with an unhealthy OS", "1.2.1", ref); err != nil {
 		return err
 	}
 	message, err := d.condition(ctx, &v1alpha1.NodeOS{}, "workers", v1alpha1.ConditionHalted, metav1.ConditionTrue, "")
@@ -247,7 +247,7 @@ func (d *demo) badOS(ctx context.Context) error {
 	if len(pool.Status.Denied) != 1 || pool.Status.Denied[0].Digest != digest || pool.Status.Denied[0].Scope != "host" || len(pool.Status.Denied[0].Hosts) != 1 {
 		return fmt.Errorf("denied is %+v, want %s on one host", pool.Status.Denied, digest)
 	}
-	d.s.note("%s denies %s…; the others were not touched", pool.Status.Denied[0].Hosts[0], digest[:19])
+	d.s.note("%s denies %s…; the other hosts were not changed", pool.Status.Denied[0].Hosts[0], digest[:19])
 	if err := d.booted(ctx, "1.1.0", time.Minute); err != nil {
 		return fmt.Errorf("every host should run 1.1.0: %w", err)
 	}
@@ -308,18 +308,18 @@ func (d *demo) kill(ctx context.Context) error {
 	if err := d.w.Reconciler.Kill(); err != nil {
 		return err
 	}
-	d.s.note("kill -9 of the reconciler while %s", caught)
+	d.s.note("killed the reconciler (SIGKILL) while %s", caught)
 	if err := d.w.StartReconciler(); err != nil {
 		return err
 	}
-	d.s.note("a new one is started")
+	d.s.note("started a new reconciler")
 	if err := d.applied(ctx, "1.1.0", 5*time.Minute); err != nil {
 		return err
 	}
 	return d.booted(ctx, "1.1.0", 10*time.Second)
 }
 
-func (d *demo) walls(ctx context.Context) error {
+func (d *demo) boundaries(ctx context.Context) error {
 	osRef, err := d.os(ctx, "1.1.1", true)
 	if err != nil {
 		return err
@@ -328,9 +328,9 @@ func (d *demo) walls(ctx context.Context) error {
 		"trust.yaml": "apiVersion: lockstep.dev/v1alpha1\nkind: TrustPolicy\nmetadata: {name: root, namespace: lockstep-system}\nspec: {envelope: \"{}\"}\n",
 	})
 	if _, err := d.w.BuildRelease(ctx, evil); err == nil {
-		return errors.New("lockstep release build made a release that carries a TrustPolicy")
+		return errors.New("lockstep release build accepted a release with a TrustPolicy")
 	}
-	d.s.note("lockstep release build refuses to make such a release; here it is made without lockstep, and signed")
+	d.s.note("lockstep release build rejects such a release; it is built without lockstep, and signed")
 	ref, err := d.w.PushUnchecked(ctx, evil)
 	if err != nil {
 		return err
@@ -338,7 +338,7 @@ func (d *demo) walls(ctx context.Context) error {
 	if err := d.w.Sign(ctx, "release", ref); err != nil {
 		return err
 	}
-	if err := d.commit(ctx, "platform 1.1.1, which wants to change trust", "1.1.1", ref); err != nil {
+	if err := d.commit(ctx, "platform 1.1.1, with a TrustPolicy", "1.1.1", ref); err != nil {
 		return err
 	}
 	message, err := d.condition(ctx, &v1alpha1.ClusterRelease{}, "platform", v1alpha1.ConditionReleaseAccepted, metav1.ConditionFalse, "ForbiddenObject")
@@ -346,7 +346,7 @@ func (d *demo) walls(ctx context.Context) error {
 		return err
 	}
 	d.s.show("kubectl get clusterrelease platform -o jsonpath=…ReleaseAccepted", message)
-	if err := d.commit(ctx, "back to platform 1.1.0", "1.1.0", d.second); err != nil {
+	if err := d.commit(ctx, "Return to platform 1.1.0", "1.1.0", d.second); err != nil {
 		return err
 	}
 	if err := d.applied(ctx, "1.1.0", time.Minute); err != nil {
@@ -393,8 +393,8 @@ func (d *demo) stranger(ctx context.Context) error {
 	return nil
 }
 
-// applied waits until the release is level at a version, and says what it waits
-// for.
+// applied waits until the release is complete at a version, and reports its
+// progress.
 func (d *demo) applied(ctx context.Context, version string, timeout time.Duration) error {
 	last := ""
 	return env.Wait(ctx, timeout, func(ctx context.Context) error {
@@ -468,7 +468,7 @@ func (d *demo) condition(ctx context.Context, obj client.Object, name, kind stri
 	return message, err
 }
 
-// statusBranch waits until the page on the status branch says a word.
+// statusBranch waits until the README.md of the status branch contains a word.
 func (d *demo) statusBranch(ctx context.Context, word string) error {
 	return env.Wait(ctx, 30*time.Second, func(ctx context.Context) error {
 		page, err := d.w.Git.StatusFile(ctx, env.Cluster, "README.md")
@@ -476,13 +476,13 @@ func (d *demo) statusBranch(ctx context.Context, word string) error {
 			return err
 		}
 		if !strings.Contains(page, word) {
-			return fmt.Errorf("the status branch's README.md doesn't say %q", word)
+			return fmt.Errorf("the status branch's README.md lacks %q", word)
 		}
 		return nil
 	})
 }
 
-// status shows what a person sees.
+// status prints lockstep status.
 func (d *demo) status(ctx context.Context) error {
 	out, err := d.w.Lockstep(ctx, "status")
 	if err != nil {
@@ -492,9 +492,9 @@ func (d *demo) status(ctx context.Context) error {
 	return nil
 }
 
-// watchWorkload looks at the web service and the nodes until the returned
-// function is called, which says what was violated: never fewer than two
-// available pods, never more than one node out of service.
+// watchWorkload samples the web service and the nodes until the returned function
+// is called, which returns violations: fewer than two available pods, or more than
+// one node out of service.
 func (d *demo) watchWorkload(ctx context.Context) func() error {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
@@ -507,7 +507,7 @@ func (d *demo) watchWorkload(ctx context.Context) func() error {
 			select {
 			case <-ctx.Done():
 				if worst == nil {
-					d.s.note("in %d looks the workload never had fewer than 2 pods available, and never more than one node was out of service", samples)
+					d.s.note("in %d samples, at least 2 pods were available and at most one node was out of service", samples)
 				}
 				done <- worst
 				return
@@ -531,7 +531,7 @@ func (d *demo) violation(ctx context.Context) error {
 		return err
 	}
 	if api.Status.AvailableReplicas < 2 {
-		return fmt.Errorf("deployment web/api has %d pods available, its budget asks for 2", api.Status.AvailableReplicas)
+		return fmt.Errorf("deployment web/api has %d pods available, its budget requires 2", api.Status.AvailableReplicas)
 	}
 	var nodes corev1.NodeList
 	if err := d.w.Client.List(ctx, &nodes); err != nil {
@@ -545,7 +545,7 @@ func (d *demo) violation(ctx context.Context) error {
 		}
 	}
 	if len(out) > 1 {
-		return fmt.Errorf("%s are out of service at once, maxUnavailable is 1", strings.Join(out, ", "))
+		return fmt.Errorf("%s are out of service at the same time, maxUnavailable is 1", strings.Join(out, ", "))
 	}
 	return nil
 }

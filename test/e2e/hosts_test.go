@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// pool is a NodeOS document for the world's hosts.
+// pool is a NodeOS document for the environment's hosts.
 func pool(version, image string) string {
 	return fmt.Sprintf(`apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS

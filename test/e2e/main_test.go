@@ -59,13 +59,13 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// newEnv starts a world for the test and shows its logs if it fails.
+// newEnv starts an environment for the test and shows its logs if it fails.
 func newEnv(t *testing.T, hosts int) *env.Env {
 	t.Helper()
 	return newEnvWith(t, env.Options{Hosts: hosts})
 }
 
-// newEnvWith starts a world with options.
+// newEnvWith starts an environment with options.
 func newEnvWith(t *testing.T, o env.Options) *env.Env {
 	t.Helper()
 	o.Dir, o.Bin, o.Log = t.TempDir(), bin, t.Logf
@@ -134,7 +134,7 @@ func declare(name, version, image string) string {
 	return fmt.Sprintf("apiVersion: lockstep.dev/v1alpha1\nkind: ClusterRelease\nmetadata: {name: %s}\nspec:\n  desired:\n    version: %s\n    image: %s\n", name, version, image)
 }
 
-// declarePath is where the world's source reads.
+// declarePath is where the environment's source reads.
 const declarePath = "clusters/" + env.Cluster + "/"
 
 // push commits signed by admin and pushes to main.

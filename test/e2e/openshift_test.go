@@ -86,7 +86,7 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// openshiftEnv is a world in which the payload is declared.
+// openshiftEnv is an environment in which the payload is declared.
 type openshiftEnv struct {
 	*stable
 	tree    fstest.MapFS

@@ -33,7 +33,7 @@ const (
 	probes = 40
 )
 
-// stable is a world with release 1.0.0 of the platform, level, which every test
+// stable is an environment with release 1.0.0 of the platform, level, which every test
 // finds level again.
 type stable struct {
 	w *env.Env
@@ -55,7 +55,7 @@ func platformRelease(version string, extra map[string]string) env.Release {
 
 func probe(i int) string { return fmt.Sprintf("probe-%02d", i) }
 
-// newStable starts a world and waits until 1.0.0 is level.
+// newStable starts an environment and waits until 1.0.0 is level.
 func newStable(t *testing.T, hosts int) *stable {
 	t.Helper()
 	s := &stable{w: newEnv(t, hosts)}
@@ -166,7 +166,7 @@ func (s *stable) page(t *testing.T, words ...string) string {
 	return page
 }
 
-// sourceObject is the world's GitSource by name.
+// sourceObject is the environment's GitSource by name.
 func sourceObject() *v1alpha1.GitSource {
 	return &v1alpha1.GitSource{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "fleet"}}
 }

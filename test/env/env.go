@@ -28,30 +28,30 @@ import (
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
-// Cluster is the name of the world's cluster.
+// Cluster is the name of the environment's cluster.
 const Cluster = "prod"
 
-// Options choose a world.
+// Options configure an environment.
 type Options struct {
 	// Dir is an empty directory for everything; required.
 	Dir string
 	// Bin is the directory of the built programs; required.
 	Bin string
-	// Hosts is how many hosts there are; 0: a world of releases only, with a
+	// Hosts is how many hosts there are; 0: releases only, with a
 	// light control plane.
 	Hosts int
-	// Log hears of each part as it starts; nil: silence.
+	// Log receives a line for each part that starts; nil for none.
 	Log func(format string, args ...any)
 	// MinInterval between status commits; zero: one second.
 	MinInterval string
-	// Pods has pods run, on nodes that Control.AddNodes makes; with hosts they do
+	// Pods runs pods, on nodes that Control.AddNodes makes; with hosts they do
 	// anyway.
 	Pods bool
-	// Audit has the API server log each request; Control.MarkAudit reads it.
+	// Audit makes the API server log each request; Control.MarkAudit reads it.
 	Audit bool
 }
 
-// Env is the running whole. Its methods aren't safe for concurrent use
+// Env is a running environment. Its methods aren't safe for concurrent use
 // unless they only read.
 type Env struct {
 	Dir     string
@@ -81,7 +81,7 @@ type Host struct {
 	args  []string
 }
 
-// New starts a world: control plane, Git, registry, trust, hosts; the
+// New starts an environment: control plane, Git, registry, trust, hosts; the
 // reconciler starts with StartReconciler. An error has stopped everything.
 func New(ctx context.Context, opts Options) (_ *Env, err error) {
 	if opts.Log == nil {
@@ -143,7 +143,7 @@ func newClient(c *controlplane.Cluster) (client.Client, error) {
 	return out, nil
 }
 
-// Close stops everything that the world started, the youngest first.
+// Close stops everything that the environment started, the youngest first.
 func (w *Env) Close() error {
 	var errs []error
 	if w.Reconciler != nil {
@@ -169,7 +169,7 @@ func (w *Env) Close() error {
 	return errors.Join(errs...)
 }
 
-// Path names a file in the world's directory.
+// Path names a file in the environment's directory.
 func (w *Env) Path(elem ...string) string {
 	return filepath.Join(append([]string{w.Dir}, elem...)...)
 }
@@ -281,7 +281,7 @@ func (w *Env) secrets(ctx context.Context) error {
 	return nil
 }
 
-// GitSource is the source that reads the world's repository, verified.
+// GitSource is the source that reads the environment's repository, verified.
 func (w *Env) GitSource() *v1alpha1.GitSource {
 	interval := w.opts.MinInterval
 	if interval == "" {

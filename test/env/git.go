@@ -100,7 +100,7 @@ func newGit(ctx context.Context, dir string) (*Git, error) {
 
 func (g *Git) caFile() string { return filepath.Join(g.dir, "git-ca.crt") }
 
-// CloneURL is the URL with the server's credentials, for people.
+// CloneURL is the URL with the server's credentials of users.
 func (g *Git) CloneURL() string {
 	return strings.Replace(g.URL, "https://", "https://"+gitUser+":"+gitPassword+"@", 1)
 }
