@@ -23,8 +23,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// TestTrustBoundaries plays attacks on the whole program, in sequence, each
-// named after the wall that it meets.
+// TestTrustBoundaries runs attacks on the whole program in sequence, each
+// named after the trust boundary that it tests.
 func TestTrustBoundaries(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
 	s := newStable(t, 0)
@@ -56,7 +56,7 @@ func testT1(t *testing.T, s *stable) {
 		kind, _, _ := strings.Cut(tc.what, "/")
 		contains(t, s.refused(t, platform, version, "ForbiddenObject"), kind)
 	}
-	s.goesOn(t)
+	s.keepsRunning(t)
 }
 
 func testT2(t *testing.T, s *stable) {
@@ -72,12 +72,12 @@ func testT2(t *testing.T, s *stable) {
 	if source.Spec.Verify == nil {
 		t.Error("the source isn't verified any more")
 	}
-	s.goesOn(t)
+	s.keepsRunning(t)
 	push(t, s.w, "as it was", map[string]string{declarePath + "source.yaml": ""})
 }
 
-// testT3 changes the spec in the cluster to a release that is signed: only
-// Git may choose among good releases.
+// testT3 changes the spec in the cluster to another signed release: only Git
+// selects releases.
 func testT3(t *testing.T, s *stable) {
 	good := release(t, s.w, platformRelease("1.1.20", nil))
 	st := follow(t, s.w, platform)
@@ -87,28 +87,28 @@ func testT3(t *testing.T, s *stable) {
 		t.Errorf("an edit answers %v, want it refused by admission", err)
 	}
 	withoutAdmission(t, s.w)
-	// While its source is paused nobody puts it back, and still it isn't acted
-	// upon.
+	// While the source is paused, nothing restores the spec; it still isn't
+	// acted on.
 	_, err = s.w.Lockstep(t.Context(), "pause", "gitsource/fleet", "--reason", "a look at wall 3")
 	must(t, err)
 	waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "False", "Paused")
 	edit(t, s.w, releaseObject(platform), patch)
 	contains(t, waitCondition(t, s.w, releaseObject(platform), v1alpha1.ConditionReady, "False", "NotFromSource"), "GitSource/fleet")
-	s.goesOn(t)
+	s.keepsRunning(t)
 	_, err = s.w.Lockstep(t.Context(), "resume", "gitsource/fleet")
 	must(t, err)
 	waitCondition(t, s.w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
 	s.editedSpecIsPutBack(t, first, patch)
 	waitCondition(t, s.w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
-	s.goesOn(t)
+	s.keepsRunning(t)
 	if st.saw("1.1.20") {
 		t.Error("1.1.20, which Git never named, was applied")
 	}
-	// An object that no source declares is shown, and nothing else.
+	// An object that no source declares is reported and otherwise ignored.
 	intruder := strings.Replace(declare("intruder", "1.1.20", good), "{name:", "{namespace: "+v1alpha1.Namespace+", name:", 1)
 	must(t, s.w.Control.Apply(t.Context(), []byte(intruder)))
 	waitCondition(t, s.w, releaseObject("intruder"), v1alpha1.ConditionReady, "False", "NotFromSource")
-	s.goesOn(t)
+	s.keepsRunning(t)
 	must(t, s.w.Client.Delete(t.Context(), releaseObject("intruder")))
 	if st.saw("1.1.20") {
 		t.Error("a release that no source declares was applied")
@@ -126,13 +126,13 @@ func testT4(t *testing.T, s *stable) {
 	annotate(`"git.example.com"`)
 	message := waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "False", "SecretNotBound")
 	contains(t, message, "fleet-git", "git.example.com", "kubectl -n lockstep-system annotate")
-	s.goesOn(t)
+	s.keepsRunning(t)
 	annotate(fmt.Sprintf("%q", hosts))
 	waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "True", "")
 }
 
-// testT10 sends markup, trailers and control characters wherever a person
-// with push access can write: none of it may become more than text.
+// testT10 sends markup, trailers and control characters wherever a user with
+// push access can write; they must stay plain text.
 func testT10(t *testing.T, s *stable) {
 	const evil = "`x](https://evil.example.com) <img src=x onerror=alert(1)> `` | \\u001b[31m"
 	bad := strings.Replace(declare(platform, first, s.good), "spec:\n", "spec:\n  \""+evil+"\": 1\n", 1)
@@ -155,7 +155,7 @@ func testT10(t *testing.T, s *stable) {
 			t.Errorf("a status commit's message holds %q", raw)
 		}
 	}
-	s.goesOn(t)
+	s.keepsRunning(t)
 }
 
 // outsideCode returns the lines of a page without their code spans, which begin
@@ -183,7 +183,7 @@ func outsideCode(page string) string {
 	return out.String()
 }
 
-// closing finds the next run of exactly so many backticks.
+// closing finds the next run of the same number of backticks.
 func closing(s string, run int) int {
 	for at := 0; ; {
 		next := strings.IndexByte(s[at:], '`')
@@ -199,7 +199,7 @@ func closing(s string, run int) int {
 	}
 }
 
-// testT11 checks that the one door that these tests open is on show.
+// testT11 checks that the insecure option of these tests is reported.
 func testT11(t *testing.T, s *stable) {
 	for _, obj := range []client.Object{releaseObject(platform), sourceObject()} {
 		contains(t, waitCondition(t, s.w, obj, v1alpha1.ConditionInsecure, "True", "InsecureOptions"), "--allow-loopback-registries")
@@ -214,7 +214,7 @@ func testT11(t *testing.T, s *stable) {
 	}
 }
 
-// testPeers asks kubectl and git what they make of what Lockstep shows.
+// testPeers checks Lockstep's output with kubectl and git.
 func testPeers(t *testing.T, s *stable) {
 	if path, err := exec.LookPath("kubectl"); err != nil {
 		t.Log("no kubectl here")
@@ -247,9 +247,9 @@ func testPeers(t *testing.T, s *stable) {
 	must(t, err)
 }
 
-// testT7 drops objects from a release: what Lockstep made goes; what it
-// found, what Kubernetes made with copied labels, and what nobody said may go,
-// stays.
+// testT7 drops objects from a release: Lockstep deletes those that it created,
+// and keeps adopted objects, objects with copied labels, and those that need
+// consent.
 func testT7(t *testing.T, s *stable) {
 	const label = "applyset.kubernetes.io/part-of"
 	cm := func(name string) *corev1.ConfigMap {
@@ -291,8 +291,8 @@ func testT7(t *testing.T, s *stable) {
 	s.repairs(t, "1.1.31")
 }
 
-// waitSlice returns the EndpointSlice that Kubernetes made for the Service,
-// with the label that it copied.
+// waitSlice returns the EndpointSlice that Kubernetes created for the Service,
+// with the copied label.
 func waitSlice(t *testing.T, w *env.Env, label string) *discoveryv1.EndpointSlice {
 	t.Helper()
 	var slice *discoveryv1.EndpointSlice

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// optional are ConfigMaps that belong to a capability each.
+// optional are ConfigMaps that each belong to a capability.
 func optional(names ...string) map[string]string {
 	files := map[string]string{}
 	for _, name := range names {
@@ -29,7 +29,7 @@ func optional(names ...string) map[string]string {
 	return files
 }
 
-// uidOf is the UID of a ConfigMap of the release, "" where it isn't there.
+// uidOf returns the UID of a ConfigMap of the release; "" if it doesn't exist.
 func uidOf(t *testing.T, w *env.Env, name string) types.UID {
 	t.Helper()
 	var cm corev1.ConfigMap
@@ -38,8 +38,8 @@ func uidOf(t *testing.T, w *env.Env, name string) types.UID {
 	return cm.UID
 }
 
-// waitImplicit waits until the release is level as declared now, with these
-// capabilities enabled but not asked for.
+// waitImplicit waits until the release is complete as declared, with these
+// capabilities enabled implicitly.
 func waitImplicit(t *testing.T, w *env.Env, asked []string, implicit ...string) {
 	t.Helper()
 	must(t, env.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {
@@ -62,8 +62,8 @@ func waitImplicit(t *testing.T, w *env.Env, asked []string, implicit ...string) 
 	}))
 }
 
-// A capability that was enabled once can't be taken away: not by a spec that
-// asks for fewer, not by a restart, not by another version.
+// An enabled capability stays enabled: whether the spec requests fewer, the
+// process restarts or the version changes.
 func TestACapabilityOutlivesTheSpecAndTheProcess(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t, 0)

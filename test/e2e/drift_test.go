@@ -30,7 +30,7 @@ type drifting struct {
 	name   string
 }
 
-// The objects of each kind are made twice, in namespaces of their own: one is
+// Objects of each kind are created twice, in separate namespaces: one is
 // edited, the other deleted.
 const (
 	editedOne = iota
@@ -38,7 +38,7 @@ const (
 	driftingEach
 )
 
-// driftRelease makes a release of the twenty kinds and a handle of each object.
+// driftRelease returns a release of the twenty kinds and its objects.
 func driftRelease(t *testing.T, w *env.Env) (env.Release, [][]drifting) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(w.Control.Config)
@@ -51,7 +51,7 @@ func driftRelease(t *testing.T, w *env.Env) (env.Release, [][]drifting) {
 		for i := range driftingEach {
 			namespace := fmt.Sprintf("drift-%d", i)
 			if e.Resource == "limitranges" {
-				namespace = fmt.Sprintf("drift-limits-%d", i) // pods without limits couldn't be beside it
+				namespace = fmt.Sprintf("drift-limits-%d", i) // pods without limits are rejected there
 			}
 			base.Files[namespace+".yaml"] = "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + namespace + "}\n"
 			o, err := e.Make(i, namespace)
@@ -72,7 +72,7 @@ func driftRelease(t *testing.T, w *env.Env) (env.Release, [][]drifting) {
 }
 
 // TestDriftOfTwentyKindsIsRepaired edits an object of each kind and deletes
-// another one, as somebody with kubectl does.
+// another, as a user with kubectl does.
 func TestDriftOfTwentyKindsIsRepaired(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
 	w := newEnvWith(t, env.Options{Pods: true})
@@ -122,7 +122,7 @@ func (d drifting) isRepaired(t *testing.T) {
 	}))
 }
 
-// isMadeAgain deletes the object and waits until there is another one.
+// isRecreated deletes the object and waits until it is recreated.
 func (d drifting) isMadeAgain(t *testing.T) {
 	t.Helper()
 	before, err := d.live.Get(t.Context(), d.name, metav1.GetOptions{})
@@ -141,8 +141,8 @@ func (d drifting) isMadeAgain(t *testing.T) {
 	}))
 }
 
-// asDeclared returns an error unless the object has all that its manifest
-// declares. What the server or others added doesn't count.
+// asDeclared returns an error unless the object has everything that its
+// manifest declares. Additions by others are ignored.
 func (d drifting) asDeclared(o *unstructured.Unstructured) error {
 	if where := missing(d.wanted, o.Object); where != "" {
 		return fmt.Errorf("%s %s isn't as declared at %s", d.Resource, d.name, where)
@@ -150,7 +150,7 @@ func (d drifting) asDeclared(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// missing returns where have lacks what want has, "" if it lacks nothing.
+// missing returns what have lacks of want; "" for nothing.
 func missing(want, have any) string {
 	switch w := want.(type) {
 	case map[string]any:

@@ -36,7 +36,7 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// widget is what its controller, the test, says about the release's Widget.
+// widget is the state that its controller, the test, reports for the Widget.
 func widget(t *testing.T, w *env.Env, generation int, ready bool, message string) {
 	t.Helper()
 	obj := &unstructured.Unstructured{}
@@ -50,8 +50,8 @@ func widget(t *testing.T, w *env.Env, generation int, ready bool, message string
 	}))
 }
 
-// widgetRelease has a definition and an object of it, which is what takes time:
-// its rule wants a word of its controller, where a new object has no status.
+// widgetRelease has a CRD and a custom resource whose health rule requires a
+// status from its controller.
 func widgetRelease(version string) env.Release {
 	return configRelease(platform, version, map[string]string{
 		"crd.yaml": widgetDefinition,
@@ -66,8 +66,8 @@ spec: {version: "` + version + `"}
 	})
 }
 
-// blockedBy waits until the release's status names the Widget as what blocks
-// it, with a deadline where it is waited for, and returns that entry.
+// blockedBy waits until the release's status lists the Widget as blocking,
+// with a deadline if it is awaited, and returns that entry.
 func blockedBy(t *testing.T, w *env.Env, message string, waited bool) v1alpha1.Blocking {
 	t.Helper()
 	var found v1alpha1.Blocking
@@ -90,9 +90,9 @@ func blockedBy(t *testing.T, w *env.Env, message string, waited bool) v1alpha1.B
 	return found
 }
 
-// TestAReleaseIsCompleteOnceItsObjectsAreReady plays the controller of a custom
-// resource: through an install, the death of the reconciler amid a wait, an
-// update, and an illness while nothing is applied.
+// TestAReleaseIsCompleteOnceItsObjectsAreReady acts as the controller of a
+// custom resource: during an install, a death of the reconciler while it
+// waits, an update, and an unhealthy object at rest.
 func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t, 0)
@@ -104,7 +104,8 @@ func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 	declares(first, s.good, "")
 	start(t, w)
 
-	// The first release isn't level before the Widget is, in its own words.
+	// The first release isn't complete before the Widget is ready; status has
+	// the Widget's own message.
 	widget(t, w, 1, false, "warming up")
 	blocking := blockedBy(t, w, "warming up", true)
 	if blocking.Since == nil {
@@ -116,8 +117,8 @@ func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 	widget(t, w, 1, true, "runs")
 	waitApplied(t, w, platform, first)
 
-	// An update waits for it too; a new process goes on with the wait that the
-	// old one began. Its clock is remembered once it's long.
+	// An update waits for it too. A new process continues the wait of the old
+	// one, whose clock is persisted once the wait is long.
 	next := release(t, w, widgetRelease("1.1.0"))
 	declares("1.1.0", next, "")
 	widget(t, w, 2, false, "turning around")
@@ -133,14 +134,14 @@ func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 	widget(t, w, 2, true, "runs")
 	waitApplied(t, w, platform, "1.1.0")
 
-	// What becomes ill later is shown, and a failure when it lasts longer than
-	// its component may take.
+	// An object that becomes unhealthy later is reported, and fails the
+	// release after the timeout of its component.
 	declares("1.1.0", next, "  components:\n  - {name: base, timeout: 2s}\n")
 	widget(t, w, 2, false, "lost its oil")
 	message := waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionFailing, "True", "")
 	contains(t, message, "lost its oil", "Widget platform/machine")
 	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionReady, "False", "")
-	// A component that only warns doesn't count.
+	// A component with onUnhealthy: warn doesn't fail the release.
 	declares("1.1.0", next, "  components:\n  - {name: base, timeout: 2s, onUnhealthy: warn}\n")
 	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
 	blockedBy(t, w, "lost its oil", false)
@@ -150,7 +151,7 @@ func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
 }
 
-// remembersWait checks that the store knows of a wait for the Widget.
+// remembersWait checks that the persisted state has a wait for the Widget.
 func remembersWait(ctx context.Context, w *env.Env) error {
 	var store corev1.ConfigMap
 	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: state.SourcesName}, &store); err != nil {

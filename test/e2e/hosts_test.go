@@ -73,7 +73,7 @@ func TestACommitUpgradesHosts(t *testing.T) {
 	push(t, w, "hosts to 1.1.0", map[string]string{declarePath + "workers.yaml": pool("1.1.0", next)})
 	waitBooted(t, w, "1.1.0")
 	waitCondition(t, w, poolObject(), v1alpha1.ConditionReady, "True", "")
-	// What was completed is a mark below which nothing goes, kept apart from the
+	// The completed version becomes the high-water mark, stored apart from the
 	// declared objects.
 	must(t, env.Wait(t.Context(), 20*time.Second, func(ctx context.Context) error {
 		var cm corev1.ConfigMap

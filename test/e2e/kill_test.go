@@ -22,23 +22,23 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// stream is what the API server said of the ConfigMaps of a namespace, in its
-// order. Nothing that happened can hide from it.
+// stream is the API server's watch of the ConfigMaps of a namespace, in order:
+// every change is in it.
 type stream struct {
 	mu sync.Mutex
-	// versions are what each object's data says now.
+	// versions are the versions in each object's data.
 	versions map[string]string
-	// ever are all that any object's data ever said.
+	// ever are all versions that any object's data had.
 	ever map[string]bool
 	// deleted counts deletions by name.
 	deleted map[string]int
-	// uids are what each object had last; changes counts all events.
+	// uids are the last UIDs of the objects; changes counts all events.
 	uids    map[string]types.UID
 	changes int
 	events  chan string
 	ended   error
-	// from and to are the versions between which objects may go, empty for
-	// any; wrong is what happened otherwise.
+	// from and to are the versions between which objects may move, empty for
+	// any; wrong are the violations.
 	from, to string
 	wrong    []error
 }
@@ -93,7 +93,7 @@ func (s *stream) see(e watch.Event) {
 	s.events <- cm.Name
 }
 
-// at returns how many objects say a version.
+// at returns how many objects have a version.
 func (s *stream) at(version string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,21 +106,22 @@ func (s *stream) at(version string) int {
 	return n
 }
 
-// saw reports whether any object ever said a version.
+// saw reports whether any object ever had a version.
 func (s *stream) saw(version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ever[version]
 }
 
-// deletions returns a copy of what was deleted, and whether the stream broke.
+// deletions returns a copy of the deletions, and whether the watch broke.
 func (s *stream) deletions() (map[string]int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.deleted), s.ended
 }
 
-// reach waits until so many objects say a version, by the stream's events.
+// reach waits until that many objects have a version, by the events of the
+// watch.
 func (s *stream) reach(t *testing.T, version string, n int) {
 	t.Helper()
 	s.until(t, fmt.Sprintf("%d objects at %s", n, version), func() bool { return s.at(version) >= n })
@@ -139,8 +140,8 @@ func (s *stream) until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// levelled is a release of the probes over several run levels; those of dropped
-// aren't in it.
+// levelled is a release of the probes over several run levels, without those
+// in dropped.
 func levelled(version string, dropped ...string) env.Release {
 	r := env.Release{Product: platform, Version: version, Components: []env.Component{
 		{Name: "base", RunLevel: 10, Files: map[string]string{"namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: platform}\n"}},
@@ -157,9 +158,9 @@ func levelled(version string, dropped ...string) env.Release {
 	return r
 }
 
-// TestAKillAtAnyStepReachesTheSameState kills the reconciler at several points of an
-// update and of the rollback from it. A watch of the API server's own stream
-// tells when, and what was deleted.
+// TestAKillAtAnyStepReachesTheSameState kills the reconciler at several points
+// of an update and of its rollback. A watch decides when, and records
+// deletions.
 func TestAKillAtAnyStepReachesTheSameState(t *testing.T) {
 	t.Parallel()
 	w := newEnv(t, 0)
@@ -171,8 +172,8 @@ func TestAKillAtAnyStepReachesTheSameState(t *testing.T) {
 	must(t, w.StartReconciler("--lease-duration", "3s"))
 	waitApplied(t, w, platform, first)
 
-	// What somebody else put beside it, with all that Lockstep writes on its
-	// objects but without being in its inventory.
+	// An unmanaged object has every mark of Lockstep's objects but isn't in
+	// the inventory.
 	var managed corev1.ConfigMap
 	must(t, w.Client.Get(t.Context(), client.ObjectKey{Namespace: platform, Name: probe(5)}, &managed))
 	other := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -217,10 +218,11 @@ func TestAKillAtAnyStepReachesTheSameState(t *testing.T) {
 			t.Errorf("%s was made anew", name)
 		}
 	}
-	s.goesOn(t)
+	s.keepsRunning(t)
 }
 
-// sameDeletions fails unless exactly these objects were deleted, as often.
+// sameDeletions fails unless exactly these objects were deleted, as often as
+// given.
 func sameDeletions(t *testing.T, st *stream, want map[string]int) {
 	t.Helper()
 	got, err := st.deletions()

@@ -28,27 +28,27 @@ import (
 
 const (
 	kills = 50
-	// killSeedVariable names the seed of a run that is to be repeated.
+	// killSeedVariable names the seed for repeating a run.
 	killSeedVariable = "LOCKSTEP_KILL_SEED"
-	// Kills come after so many lines of the process's log, or so many changes
-	// of objects, at most: a whole update is about as long.
+	// Kills come after at most this many log lines of the process or changes
+	// of objects: about as many as an update has.
 	mostKillLines, mostKillChanges = 20, 40
 )
 
-// killing is a run of updates and rollbacks with a killer about.
+// killing is a run of updates and rollbacks with kills.
 type killing struct {
 	*stable
 	st     *stream
 	random *rand.Rand
-	// left are the kills to come; began is where the log of the running process
-	// begins.
+	// left are the remaining kills; began is the start of the running
+	// process's log.
 	left  int
 	began int64
-	// deleted is how often each object must have been deleted by now.
+	// deleted is how often each object must have been deleted.
 	deleted map[string]int
 }
 
-// killSeed is random unless the environment says which.
+// killSeed is random unless the variable sets it.
 func killSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
@@ -61,10 +61,10 @@ func killSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// TestFiftyKillsLoseNothing kills the reconciler at random places of updates
-// and rollbacks. After each of them the cluster must be as if nobody had: every
-// object at the version that was asked for, each that left deleted once, the
-// others with the identity that they had, and no step ever taken back.
+// TestFiftyKillsLoseNothing kills the reconciler at random points of updates
+// and rollbacks. Afterwards the cluster must be as without kills: every object
+// at the desired version, every dropped object deleted once, the others with
+// their UIDs, and no step undone.
 func TestFiftyKillsLoseNothing(t *testing.T) {
 	t.Parallel()
 	k := &killing{stable: &stable{w: newEnv(t, 0)}, left: kills, deleted: map[string]int{}}
@@ -80,7 +80,7 @@ func TestFiftyKillsLoseNothing(t *testing.T) {
 
 	legs := 0
 	for round := 0; k.left > 0; round++ {
-		// Each version is gone to twice: anew, and as one that was there before.
+		// Each version is reached twice: by an update and by a rollback.
 		version := fmt.Sprintf("1.0.%d", 1+round/2)
 		leaves := []string{probe(2 + 2*(round/2)%30), probe(3 + 2*(round/2)%30)}
 		ref := release(t, k.w, levelled(version, leaves...))
@@ -99,11 +99,11 @@ func TestFiftyKillsLoseNothing(t *testing.T) {
 			t.Errorf("%s was made anew, or is gone", name)
 		}
 	}
-	k.goesOn(t)
+	k.keepsRunning(t)
 }
 
-// besides puts an object beside the release's with all that Lockstep writes on
-// its own, but that isn't in its inventory.
+// besides creates an object with every mark of Lockstep's objects that isn't
+// in the inventory.
 func (k *killing) besides(t *testing.T) {
 	t.Helper()
 	var managed corev1.ConfigMap
@@ -113,8 +113,8 @@ func (k *killing) besides(t *testing.T) {
 	}}))
 }
 
-// leg goes from one version to another with kills on its way, and checks what
-// became of it.
+// leg moves from one version to another with kills on the way, and checks the
+// result.
 func (k *killing) leg(t *testing.T, from, to, ref string, leaves []string) {
 	t.Helper()
 	k.st.expect(from, to)
@@ -130,7 +130,7 @@ func (k *killing) leg(t *testing.T, from, to, ref string, leaves []string) {
 	for _, name := range leaves {
 		k.deleted[name]++
 	}
-	// What the server has answered is on its way to the watch.
+	// The watch may lag behind the server's answers.
 	k.st.until(t, fmt.Sprintf("deletions %v", k.deleted), func() bool {
 		gone, _ := k.st.deletions()
 		for name, times := range k.deleted {
@@ -163,8 +163,8 @@ func (k *killing) begin(t *testing.T) {
 	must(t, k.w.StartReconciler())
 }
 
-// vacate takes the lease from a process that is known to be dead. The next one
-// would wait until it has run out; nothing but time hangs on that.
+// vacate takes the lease from a dead process, so that the next one needn't
+// wait until it expires.
 func (k *killing) vacate(t *testing.T) {
 	t.Helper()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: reconciler.LeaseName}}
@@ -172,7 +172,7 @@ func (k *killing) vacate(t *testing.T) {
 }
 
 // killedOnTheWay waits for a random moment of the process and reports true, or
-// false if the version was level before.
+// false if the version was complete before.
 func (k *killing) killedOnTheWay(t *testing.T, to string) bool {
 	t.Helper()
 	lines, changes := mostKillLines, mostKillChanges
@@ -209,8 +209,8 @@ func (k *killing) killedOnTheWay(t *testing.T, to string) bool {
 	}
 }
 
-// lines is how many lines the running process has logged, but for those in
-// which it starts its controllers.
+// lines returns how many lines the running process has logged since its
+// controllers started.
 func (k *killing) lines() (int, error) {
 	raw, err := os.ReadFile(k.w.Path("reconciler.log"))
 	if err != nil {
@@ -220,15 +220,14 @@ func (k *killing) lines() (int, error) {
 	return bytes.Count(raw, []byte("\n")) - bytes.Count(raw, []byte(`"msg":"Starting `)), nil
 }
 
-// expect tells the stream which versions objects may have from now on: each
-// goes from the one to the other once.
+// expect sets the versions between which each object moves once from now on.
 func (s *stream) expect(from, to string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.from, s.to = from, to
 }
 
-// judge notes what no event may be. The lock is held.
+// judge records violations. The lock is held.
 func (s *stream) judge(e watchEvent) {
 	if s.to == "" || e.name == "foreign" || e.name == "kube-root-ca.crt" {
 		return
@@ -254,29 +253,29 @@ func (s *stream) judge(e watchEvent) {
 	}
 }
 
-// wrongs returns what happened that mustn't.
+// wrongs returns the violations.
 func (s *stream) wrongs() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.wrong)
 }
 
-// count is how many changes there were.
+// count returns the number of changes.
 func (s *stream) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changes
 }
 
-// watchEvent is one event of the stream, beside what was known before.
+// watchEvent is one event of the watch with the state before it.
 type watchEvent struct {
 	name, version, before string
 	uid                   types.UID
-	// deleted objects are gone, or wait for their dependents to be.
+	// deleted objects are gone, or wait for their dependents.
 	deleted bool
 }
 
-// TestTheWatchFindsEveryWrongStep plays events that must not be.
+// TestTheWatchFindsEveryWrongStep replays forbidden events.
 func TestTheWatchFindsEveryWrongStep(t *testing.T) {
 	for name, tc := range map[string]struct {
 		event watchEvent

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e tests the whole: the three programs as processes on a real
-// control plane, with a real Git server and registry. See test/env.
+// Package e2e tests the whole program: the three binaries as processes with a
+// real control plane, Git server and registry. See test/env.
 package e2e
 
 import (
@@ -26,14 +26,14 @@ import (
 )
 
 // bin is the directory of the programs, built once by TestMain unless
-// LOCKSTEP_E2E_BIN names one.
+// LOCKSTEP_E2E_BIN is set.
 var bin string //nolint:gochecknoglobals // set once by TestMain
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	log.SetOutput(io.Discard) // the Git server logs each request there
-	// LOCKSTEP_E2E_BIN names a directory of programs that are built already.
+	// LOCKSTEP_E2E_BIN is a directory with built programs.
 	if bin = os.Getenv("LOCKSTEP_E2E_BIN"); bin != "" {
 		return m.Run()
 	}
@@ -59,7 +59,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// newEnv starts an environment for the test and shows its logs if it fails.
+// newEnv starts an environment and shows its logs if the test fails.
 func newEnv(t *testing.T, hosts int) *env.Env {
 	t.Helper()
 	return newEnvWith(t, env.Options{Hosts: hosts})
@@ -86,7 +86,8 @@ func newEnvWith(t *testing.T, o env.Options) *env.Env {
 	return w
 }
 
-// showLogs prints the ends of the processes' logs and how the objects stand.
+// showLogs prints the ends of the processes' logs and the status of the
+// objects.
 func showLogs(t *testing.T, w *env.Env) {
 	t.Helper()
 	if out, err := w.Lockstep(context.Background(), "status", "-o", "yaml"); err == nil { // after the test's end
@@ -119,7 +120,7 @@ func release(t *testing.T, w *env.Env, r env.Release) string {
 	return ref
 }
 
-// configRelease is a release of one ConfigMap that says its version.
+// configRelease is a release of one ConfigMap that contains its version.
 func configRelease(product, version string, extra map[string]string) env.Release {
 	files := map[string]string{
 		"namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + product + "}\n",
@@ -134,7 +135,7 @@ func declare(name, version, image string) string {
 	return fmt.Sprintf("apiVersion: lockstep.dev/v1alpha1\nkind: ClusterRelease\nmetadata: {name: %s}\nspec:\n  desired:\n    version: %s\n    image: %s\n", name, version, image)
 }
 
-// declarePath is where the environment's source reads.
+// declarePath is the path that the environment's source reads.
 const declarePath = "clusters/" + env.Cluster + "/"
 
 // push commits signed by admin and pushes to main.
@@ -165,7 +166,7 @@ func getRelease(ctx context.Context, w *env.Env, name string) (*v1alpha1.Cluster
 	return &obj, err
 }
 
-// waitApplied waits until a release is level at a version.
+// waitApplied waits until a release is complete at a version.
 func waitApplied(t *testing.T, w *env.Env, name, version string) {
 	t.Helper()
 	must(t, env.Wait(t.Context(), 90*time.Second, func(ctx context.Context) error {

@@ -38,12 +38,12 @@ import (
 const (
 	openshiftVersion = "4.99.0"
 	openshiftProfile = "self-managed-high-availability"
-	// maxOverrides is how many a ClusterRelease takes.
+	// maxOverrides is the maximum of spec.overrides.
 	maxOverrides = 100
 )
 
-// openshiftPayload is the payload of 30 OpenShift operators. Where
-// LOCKSTEP_SHARED says that it is there, it must be.
+// openshiftPayload is the payload of 30 OpenShift operators. It is required
+// where LOCKSTEP_SHARED is set.
 func openshiftPayload(t *testing.T) fstest.MapFS {
 	t.Helper()
 	tree, _, err := openshift.Payload(filepath.Join("..", ".."))
@@ -54,8 +54,8 @@ func openshiftPayload(t *testing.T) fstest.MapFS {
 	return tree
 }
 
-// openshiftKinds are the definitions that an OpenShift cluster has from
-// elsewhere: the payload has objects of these kinds, and doesn't bring them.
+// openshiftKinds are CRDs that an OpenShift cluster has from other sources:
+// the payload has objects of these kinds but doesn't provide them.
 const openshiftKinds = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -92,13 +92,13 @@ type openshiftEnv struct {
 	tree    fstest.MapFS
 	payload *payload.Payload
 	image   string
-	// overrides are the objects that are left to people.
+	// overrides are the unmanaged objects.
 	overrides map[payload.ObjectID]bool
 }
 
-// TestARealPayloadOnARealServer declares a real platform's payload as it is, in
-// a cluster that isn't that platform's: what can't be is told, all of it, and
-// what can be is applied; then the reasons are taken away, and it comes to rest.
+// TestARealPayloadOnARealServer declares a real platform's payload in a
+// cluster of another kind. Everything that can't be applied is reported, and
+// the rest is applied; then the causes are removed, and the release completes.
 func TestARealPayloadOnARealServer(t *testing.T) {
 	t.Parallel()
 	tree := openshiftPayload(t)
@@ -127,7 +127,7 @@ func TestARealPayloadOnARealServer(t *testing.T) {
 	o.isRefusedUpFront(t)
 	must(t, w.Control.Apply(t.Context(), []byte(openshiftKinds)))
 	refused := o.isAppliedAsFarAsItCanBe(t)
-	o.becomesLevel(t, refused)
+	o.completes(t, refused)
 
 	if n := stampedMaps(t, w); n == 0 {
 		t.Error("the webhook changed no ConfigMap, so that nothing of it is tested")
@@ -139,7 +139,7 @@ func TestARealPayloadOnARealServer(t *testing.T) {
 	message := waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionFieldYielded, "True", "")
 	contains(t, message, deployment.Name, "/spec/replicas")
 	waitApplied(t, w, platform, openshiftVersion)
-	threePassesWriteNothing(t, w, platform)
+	threeSyncsWriteNothing(t, w, platform)
 	must(t, hasReplicas(t.Context(), w, deployment, autoscaled))
 }
 
@@ -158,8 +158,8 @@ func (o *openshiftEnv) declare(t *testing.T) {
 	push(t, o.w, fmt.Sprintf("openshift with %d overrides", len(o.overrides)), map[string]string{platformFile: b.String()})
 }
 
-// isRefusedUpFront waits until the payload is refused for the kinds that
-// nobody serves, and checks that nothing of it was written.
+// isRefusedUpFront waits until the payload is rejected for the kinds that
+// aren't served, and checks that nothing was written.
 func (o *openshiftEnv) isRefusedUpFront(t *testing.T) {
 	t.Helper()
 	contains(t, o.refused(t, platform, openshiftVersion, "APIRemoval"),
@@ -173,12 +173,12 @@ func (o *openshiftEnv) isRefusedUpFront(t *testing.T) {
 	}
 }
 
-// isAppliedAsFarAsItCanBe waits until whole passes ended, checks that each
-// object that isn't there is accounted for, and returns the account.
-func (o *openshiftEnv) isAppliedAsFarAsItCanBe(t *testing.T) map[string]said {
+// isAppliedAsFarAsItCanBe waits until complete syncs ended, checks that each
+// missing object is accounted for, and returns the account.
+func (o *openshiftEnv) isAppliedAsFarAsItCanBe(t *testing.T) map[string]logLine {
 	t.Helper()
 	waitSyncs(t, o.w, 0, platform, "incomplete", 2, 2*time.Minute)
-	var refused map[string]said
+	var refused map[string]logLine
 	must(t, env.Wait(t.Context(), time.Minute, func(ctx context.Context) error {
 		var err error
 		if refused, err = o.account(); err != nil {
@@ -198,7 +198,7 @@ func (o *openshiftEnv) isAppliedAsFarAsItCanBe(t *testing.T) map[string]said {
 		if len(wrong) > 0 {
 			return fmt.Errorf("%d objects are neither applied nor accounted for, or both:\n%s", len(wrong), strings.Join(wrong, "\n"))
 		}
-		return o.statusTells(ctx, len(refused))
+		return o.statusLists(ctx, len(refused))
 	}))
 	reasons := map[string]int{}
 	for object, s := range refused {
@@ -214,13 +214,13 @@ func (o *openshiftEnv) isAppliedAsFarAsItCanBe(t *testing.T) map[string]said {
 	return refused
 }
 
-// account is what the reconciler's log says of the objects that aren't level.
-func (o *openshiftEnv) account() (map[string]said, error) {
-	all, err := sayings(o.w, 0)
+// account is what the reconciler logs about objects that aren't ready.
+func (o *openshiftEnv) account() (map[string]logLine, error) {
+	all, err := logLines(o.w, 0)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]said{}
+	out := map[string]logLine{}
 	for _, s := range all {
 		switch s.Msg {
 		case "the object isn't level":
@@ -232,9 +232,9 @@ func (o *openshiftEnv) account() (map[string]said, error) {
 	return out, nil
 }
 
-// statusTells checks that the status lists what it has room for and counts the
-// rest.
-func (o *openshiftEnv) statusTells(ctx context.Context, refused int) error {
+// statusLists checks that the status lists as many objects as fit and counts
+// the rest.
+func (o *openshiftEnv) statusLists(ctx context.Context, refused int) error {
 	obj, err := getRelease(ctx, o.w, platform)
 	if err != nil {
 		return err
@@ -250,9 +250,8 @@ func (o *openshiftEnv) statusTells(ctx context.Context, refused int) error {
 	return nil
 }
 
-// applied asks the API server itself which objects carry what the release
-// wrote; objects that are only made where they are missing need only be there,
-// and those that are to be deleted must be away.
+// applied reads from the API server which objects have the applied content.
+// Create-only objects need only exist; objects to delete must not.
 func (o *openshiftEnv) applied(ctx context.Context) (map[payload.ObjectID]bool, error) {
 	asked, err := discovery.NewDiscoveryClientForConfig(o.w.Control.Config)
 	if err != nil {
@@ -294,7 +293,8 @@ func (o *openshiftEnv) applied(ctx context.Context) (map[payload.ObjectID]bool, 
 	return out, nil
 }
 
-// listOurs lists a kind; the value says whether the release applied the object.
+// listOurs lists a kind; the value reports whether the release applied the
+// object.
 func listOurs(ctx context.Context, reader metadata.Interface, mapping *meta.RESTMapping) (map[payload.ObjectID]bool, error) {
 	list, err := reader.Resource(mapping.Resource).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -311,9 +311,9 @@ func listOurs(ctx context.Context, reader metadata.Interface, mapping *meta.REST
 	return out, nil
 }
 
-// becomesLevel makes the namespaces that are missed, leaves to people what
-// can't be here, and waits until the rest is level.
-func (o *openshiftEnv) becomesLevel(t *testing.T, refused map[string]said) {
+// completes creates the missing namespaces, makes objects unmanaged that
+// can't exist here, and waits until the rest is ready.
+func (o *openshiftEnv) completes(t *testing.T, refused map[string]logLine) {
 	t.Helper()
 	byName := map[string]payload.ObjectID{}
 	for i := range o.payload.Manifests {
@@ -345,8 +345,8 @@ func (o *openshiftEnv) becomesLevel(t *testing.T, refused map[string]said) {
 	}
 }
 
-// operatorsReport does what the payload's operators would if their images ran:
-// each says that it is available and at the versions that its manifest wants.
+// operatorsReport acts as the payload's operators: each reports that it is
+// available at the versions in its manifest.
 func (o *openshiftEnv) operatorsReport(t *testing.T) {
 	t.Helper()
 	operators := 0
@@ -371,7 +371,8 @@ func (o *openshiftEnv) operatorsReport(t *testing.T) {
 	t.Logf("%d operators report that they are available", operators)
 }
 
-// versionsOf reads from the payload's file what a ClusterOperator must report.
+// versionsOf reads from the payload's file the versions that a ClusterOperator
+// must report.
 func (o *openshiftEnv) versionsOf(t *testing.T, m *payload.Manifest) []any {
 	t.Helper()
 	file, ok := o.tree[m.File]
@@ -390,7 +391,8 @@ func (o *openshiftEnv) versionsOf(t *testing.T, m *payload.Manifest) []any {
 	}
 }
 
-// scalable is a Deployment of the payload whose manifest wants one replica.
+// scalable returns a Deployment of the payload with one replica in its
+// manifest.
 func (o *openshiftEnv) scalable(t *testing.T) client.ObjectKey {
 	t.Helper()
 	for i := range o.payload.Manifests {

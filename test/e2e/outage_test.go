@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// TestOutagesStopNothingThatRuns takes away what the reconciler talks to, one
+// TestOutagesStopNothingThatRuns takes away the reconciler's dependencies one
 // after the other.
 func TestOutagesStopNothingThatRuns(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestOutagesStopNothingThatRuns(t *testing.T) { //nolint:tparallel // the ca
 	t.Run("AfterAnAPIServerRestartReconciliationContinues", func(t *testing.T) { testAPIServerRestart(t, s) })
 }
 
-// statusCommits is how many status commits there are.
+// statusCommits returns the number of status commits.
 func (s *stable) statusCommits(t *testing.T) int {
 	t.Helper()
 	log, err := s.w.Git.StatusLog(t.Context(), env.Cluster, "--format=%h")
@@ -40,24 +40,23 @@ func (s *stable) statusCommits(t *testing.T) int {
 	return len(strings.Fields(log))
 }
 
-// restart kills the reconciler as a power cut does and starts another one.
+// restart kills the reconciler with SIGKILL and starts another one.
 func (s *stable) restart(t *testing.T, args ...string) {
 	t.Helper()
 	must(t, s.w.Reconciler.Kill())
 	must(t, s.w.StartReconciler(args...))
 }
 
-// withoutAdmission takes away the admission policy that refuses edits of what
-// comes from Git: no wall may rely on it alone.
+// withoutAdmission removes the admission policy that blocks edits of objects
+// from Git: no trust boundary may rely on it alone.
 func withoutAdmission(t *testing.T, w *env.Env) {
 	t.Helper()
 	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "lockstep-source"}}
 	must(t, client.IgnoreNotFound(w.Client.Delete(t.Context(), binding)))
 }
 
-// edit patches the spec of an object that comes from Git, as somebody with
-// kubectl does where no admission policy stands in the way; that one goes only
-// a moment after its binding.
+// edit patches the spec of an object from Git as a user with kubectl does
+// without the admission policy, which ends some time after its binding.
 func edit(t *testing.T, w *env.Env, obj client.Object, patch string) {
 	t.Helper()
 	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
@@ -65,8 +64,8 @@ func edit(t *testing.T, w *env.Env, obj client.Object, patch string) {
 	}))
 }
 
-// editedSpecIsPutBack changes the spec of the platform in the cluster and waits
-// until it is put back.
+// editedSpecIsRestored changes the spec of the platform in the cluster and
+// waits until it is restored.
 func (s *stable) editedSpecIsPutBack(t *testing.T, version, other string) {
 	t.Helper()
 	edit(t, s.w, releaseObject(platform), other)
@@ -89,12 +88,12 @@ func testGitOutage(t *testing.T, s *stable) {
 	s.w.Git.Proxy.Down()
 	defer s.w.Git.Proxy.Up()
 	contains(t, waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "False", "FetchFailed"), "goes on")
-	s.goesOn(t)
+	s.keepsRunning(t)
 	s.editedSpecIsPutBack(t, first, `{"spec":{"suspend":true}}`)
 
-	// A new process knows what was accepted without Git.
+	// A new process has the accepted state without Git.
 	s.restart(t)
-	s.goesOn(t)
+	s.keepsRunning(t)
 	s.editedSpecIsPutBack(t, first, `{"spec":{"suspend":true}}`)
 	waitCondition(t, s.w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
 
@@ -117,8 +116,8 @@ func testGitOutage(t *testing.T, s *stable) {
 		return err
 	}))
 	contains(t, page, first)
-	// The outage itself is no history: what stood meanwhile is told at most
-	// once, with the present state.
+	// The outage itself leaves no history: at most one commit has the present
+	// state afterwards.
 	if made := s.statusCommits(t) - before; made > 2 {
 		t.Errorf("%d status commits after the outage, want one for the present state", made)
 	}
@@ -130,12 +129,12 @@ func testRegistryOutage(t *testing.T, s *stable) {
 	defer s.w.Reg.Proxy.Up()
 	push(t, s.w, "platform 1.1.0", map[string]string{platformFile: declare(platform, "1.1.0", ref) + "  interval: 10s\n"})
 	contains(t, s.refused(t, platform, "1.1.0", "FetchFailed"), "tried again by itself")
-	s.goesOn(t)
+	s.keepsRunning(t)
 
-	// A new process goes on with what the one before it had brought.
+	// A new process continues with the cached release.
 	s.restart(t)
 	contains(t, s.refused(t, platform, "1.1.0", "FetchFailed"), "tried again by itself")
-	s.goesOn(t)
+	s.keepsRunning(t)
 	obj, err := getRelease(t.Context(), s.w, platform)
 	must(t, err)
 	if obj.Status.Applied == nil || obj.Status.Applied.Version != first {
@@ -146,8 +145,9 @@ func testRegistryOutage(t *testing.T, s *stable) {
 	s.repairs(t, "1.1.0")
 }
 
-// testAPIServerRestart restarts the API server in an update. The reconciler may
-// end when it can't hold its lease; its pod would be restarted then.
+// testAPIServerRestart restarts the API server during an update. The
+// reconciler may exit when it can't renew its lease; a pod would be restarted
+// then.
 func testAPIServerRestart(t *testing.T, s *stable) {
 	ref := release(t, s.w, platformRelease("1.2.0", nil))
 	push(t, s.w, "platform 1.2.0", map[string]string{platformFile: declare(platform, "1.2.0", ref) + "  interval: 10s\n"})

@@ -28,8 +28,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// said is a line of the reconciler's log.
-type said struct {
+// logLine is a line of the reconciler's log.
+type logLine struct {
 	Msg     string `json:"msg"`
 	Release string `json:"release"`
 	Object  string `json:"object"`
@@ -38,23 +38,23 @@ type said struct {
 	Result  string `json:"result"`
 }
 
-// sayings reads the reconciler's log from a place on.
-func sayings(w *env.Env, offset int64) ([]said, error) {
+// logLines reads the reconciler's log from an offset.
+func logLines(w *env.Env, offset int64) ([]logLine, error) {
 	raw, err := os.ReadFile(w.Reconciler.Log())
 	if err != nil {
 		return nil, err
 	}
-	var out []said
+	var out []logLine
 	for line := range bytes.Lines(raw[offset:]) {
-		var s said
-		if json.Unmarshal(line, &s) == nil { // a line that is being written isn't whole
+		var s logLine
+		if json.Unmarshal(line, &s) == nil { // a line that is being written isn't complete
 			out = append(out, s)
 		}
 	}
 	return out, nil
 }
 
-// logEnd is where the reconciler's log ends now.
+// logEnd returns the current end of the reconciler's log.
 func logEnd(t *testing.T, w *env.Env) int64 {
 	t.Helper()
 	info, err := os.Stat(w.Reconciler.Log())
@@ -62,12 +62,12 @@ func logEnd(t *testing.T, w *env.Env) int64 {
 	return info.Size()
 }
 
-// waitSyncs waits until so many passes with the result ended after a place in
-// the log.
+// waitSyncs waits until that many syncs with the result ended after an offset
+// in the log.
 func waitSyncs(t *testing.T, w *env.Env, offset int64, name, result string, n int, timeout time.Duration) {
 	t.Helper()
 	must(t, env.Wait(t.Context(), timeout, func(context.Context) error {
-		all, err := sayings(w, offset)
+		all, err := logLines(w, offset)
 		if err != nil {
 			return err
 		}
@@ -84,16 +84,16 @@ func waitSyncs(t *testing.T, w *env.Env, offset int64, name, result string, n in
 	}))
 }
 
-// stamp is what the webhook writes: a label of its own, and over a field that
-// the manifest declares.
+// stamp is what the webhook writes: its own label, and a value over a declared
+// field.
 const (
 	stampLabel = "stamped-by"
 	stampValue = "webhook.example.com"
 	stamped    = "\n# stamped\n"
 )
 
-// withStamper registers a mutating webhook that this process serves, for the
-// ConfigMaps outside of Kubernetes' and Lockstep's own namespaces.
+// withStamper registers a mutating webhook, served by this process, for
+// ConfigMaps outside the namespaces of Kubernetes and Lockstep.
 func withStamper(t *testing.T, w *env.Env) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(stampReview))
@@ -119,8 +119,8 @@ func withStamper(t *testing.T, w *env.Env) {
 	}))
 }
 
-// stampReview answers a review of a ConfigMap. What the controller-manager
-// keeps in each namespace stays: it would contest it.
+// stampReview answers a review of a ConfigMap. ConfigMaps of the
+// controller-manager are left unchanged, because it would contest them.
 func stampReview(w http.ResponseWriter, req *http.Request) {
 	var review admissionv1.AdmissionReview
 	var object corev1.ConfigMap
@@ -185,11 +185,12 @@ func stampedMaps(t *testing.T, w *env.Env) int {
 	return n
 }
 
-// autoscaled is how many replicas the HorizontalPodAutoscaler wants.
+// autoscaled is the number of replicas that the HorizontalPodAutoscaler sets.
 const autoscaled = 3
 
-// withAutoscaler has the controller-manager's own HorizontalPodAutoscaler scale
-// a Deployment whose manifest wants fewer replicas, and waits until it did.
+// withAutoscaler scales a Deployment with the controller-manager's
+// HorizontalPodAutoscaler above the replicas in its manifest, and waits for
+// it.
 func withAutoscaler(t *testing.T, w *env.Env, deployment client.ObjectKey) {
 	t.Helper()
 	least := int32(autoscaled)
@@ -214,11 +215,11 @@ func hasReplicas(ctx context.Context, w *env.Env, key client.ObjectKey, want int
 	return nil
 }
 
-// threePassesWriteNothing lets three passes end and checks in the API server's
-// audit log that the reconciler, in either of its identities, changed nothing
-// but its lease. One pass before them is left alone: what happened before is
-// still being told then, in status, in Git and in the inventory.
-func threePassesWriteNothing(t *testing.T, w *env.Env, name string) {
+// threeSyncsWriteNothing waits for three syncs and checks in the API server's
+// audit log that neither identity of the reconciler changed anything but the
+// lease. It skips one sync first, because status, Git and the inventory still
+// record earlier changes.
+func threeSyncsWriteNothing(t *testing.T, w *env.Env, name string) {
 	t.Helper()
 	waitSyncs(t, w, logEnd(t, w), name, "complete", 1, time.Minute)
 	mark, err := w.Control.MarkAudit()

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// TestARefusedCommitChangesNothing pushes commits that must not be accepted,
-// one after the other: each is named with its cause, and 1.0.0 goes on.
+// TestARefusedCommitChangesNothing pushes commits that must be rejected, one
+// after the other: each is reported with its cause, and 1.0.0 keeps running.
 func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
 	s := newStable(t, 0)
@@ -73,7 +73,7 @@ func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // the 
 		t.Run(tc.rule, func(t *testing.T) {
 			hash := pushAs(t, s.w, tc.key, tc.rule, tc.files)
 			contains(t, s.rejected(t, hash, tc.reason), tc.says...)
-			s.goesOn(t)
+			s.keepsRunning(t)
 		})
 	}
 	t.Run("ARewoundBranch", func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // the 
 		must(t, err)
 		must(t, s.w.Git.Push(t.Context(), "main", "--force"))
 		contains(t, s.rejected(t, hash, "Rewound"), was, hash)
-		s.goesOn(t)
+		s.keepsRunning(t)
 		_, err = s.w.Git.Run(t.Context(), "reset", "-q", "--hard", was)
 		must(t, err)
 		must(t, s.w.Git.Push(t.Context(), "main", "--force"))
@@ -94,9 +94,9 @@ func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // the 
 	waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionSourceVerified, "True", "Verified")
 }
 
-// TestARefusedReleaseChangesNothing declares releases that must not be
-// accepted, one after the other: each is named with its cause, and 1.0.0 goes
-// on.
+// TestARefusedReleaseChangesNothing declares releases that must be rejected,
+// one after the other: each is reported with its cause, and 1.0.0 keeps
+// running.
 func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // the cases share one environment and run in order
 	t.Parallel()
 	s := newStable(t, 0)
@@ -180,7 +180,7 @@ func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // the
 			ref := tc.make(t, tc.version)
 			s.declares(t, tc.version, ref)
 			contains(t, s.refused(t, platform, tc.version, tc.reason), tc.says...)
-			s.goesOn(t)
+			s.keepsRunning(t)
 		})
 	}
 	s.back(t)
@@ -188,7 +188,7 @@ func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // the
 	t.Run("UntilItIsSigned", func(t *testing.T) { testSignedLater(t, s) })
 }
 
-// unsigned builds a release that nobody signs.
+// unsigned builds an unsigned release.
 func unsigned(t *testing.T, w *env.Env, r env.Release) string {
 	t.Helper()
 	ref, err := w.BuildRelease(t.Context(), r)
@@ -196,7 +196,7 @@ func unsigned(t *testing.T, w *env.Env, r env.Release) string {
 	return ref
 }
 
-// crafted is a signed artifact whose archive holds the files, taken as they are.
+// crafted is a signed artifact whose archive has exactly these files.
 func crafted(t *testing.T, w *env.Env, version string, files map[string]string) string {
 	t.Helper()
 	all := map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","name":"platform","version":"` + version + `"}`}
@@ -209,9 +209,9 @@ func crafted(t *testing.T, w *env.Env, version string, files map[string]string) 
 	return ref
 }
 
-// testOwnedByOther declares a second release that claims an object of the
-// first: it is refused before its first write, at its first version as later,
-// and the object and its owner are named.
+// testOwnedByOther declares a second release with an object of the first: it
+// is rejected before its first write, at its first and at later versions, and
+// the error names object and owner.
 func testOwnedByOther(t *testing.T, s *stable) {
 	t.Helper()
 	site := declarePath + "site.yaml"
@@ -223,7 +223,7 @@ func testOwnedByOther(t *testing.T, s *stable) {
 	push(t, s.w, "site claims an object of the platform", map[string]string{site: declare("site", "1.0.0", thief("1.0.0"))})
 	contains(t, s.refused(t, "site", "1.0.0", "OwnedByOther"), "platform/settings", "clusterrelease/platform")
 	waitConfig(t, s.w, platform, first)
-	s.goesOn(t)
+	s.keepsRunning(t)
 	push(t, s.w, "site claims its own", map[string]string{site: declare("site", "1.0.1", release(t, s.w, configRelease("site", "1.0.1", nil)))})
 	waitApplied(t, s.w, "site", "1.0.1")
 	push(t, s.w, "site claims it again", map[string]string{site: declare("site", "1.0.2", thief("1.0.2"))})
@@ -232,14 +232,14 @@ func testOwnedByOther(t *testing.T, s *stable) {
 	waitConfig(t, s.w, platform, first)
 }
 
-// testSignedLater declares a release that isn't signed yet: it is accepted by
-// itself once it is.
+// testSignedLater declares an unsigned release: it is accepted automatically
+// once it is signed.
 func testSignedLater(t *testing.T, s *stable) {
 	t.Helper()
 	ref := unsigned(t, s.w, platformRelease("1.1.20", nil))
 	push(t, s.w, "platform 1.1.20 before it is signed", map[string]string{platformFile: declare(platform, "1.1.20", ref) + "  interval: 10s\n"})
 	s.refused(t, platform, "1.1.20", "Unsigned")
-	s.goesOn(t)
+	s.keepsRunning(t)
 	must(t, s.w.Sign(t.Context(), "release", ref))
 	waitApplied(t, s.w, platform, "1.1.20")
 	s.repairs(t, "1.1.20")

@@ -23,7 +23,7 @@ func releaseObject(name string) *v1alpha1.ClusterRelease {
 	return &v1alpha1.ClusterRelease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: name}}
 }
 
-// waitConfig waits until the release's ConfigMap says a version.
+// waitConfig waits until the release's ConfigMap has a version.
 func waitConfig(t *testing.T, w *env.Env, namespace, version string) {
 	t.Helper()
 	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {

@@ -24,8 +24,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// TestARolloutStaysWithinItsBudgets plays with two hosts, in sequence: brakes, an
-// admin's cordon, an agent that goes away, and two leaders.
+// TestARolloutStaysWithinItsBudgets runs cases with two hosts in sequence:
+// pauses, an admin's cordon, an agent that disappears, and two leaders.
 func TestARolloutStaysWithinItsBudgets(t *testing.T) {
 	w := newEnv(t, 2)
 	push(t, w, "hosts at 1.0.0", map[string]string{declarePath + "workers.yaml": pool("1.0.0", w.FirstOS())})
@@ -42,13 +42,13 @@ func TestARolloutStaysWithinItsBudgets(t *testing.T) {
 		{"AFrozenLeaderNeverActsAgain", "1.4.0", testTwoLeaders},
 	} {
 		if !t.Run(tc.rule, func(t *testing.T) { tc.play(t, w, tc.version) }) {
-			return // The next would begin from a state that nobody meant.
+			return // the next case would start from an undefined state
 		}
 	}
 }
 
 // declarePool pushes a version of the pool; changes are pairs of old and new
-// text in its document.
+// text in its manifest.
 func declarePool(t *testing.T, w *env.Env, version string, changes ...string) {
 	t.Helper()
 	doc := pool(version, system(t, w, sim.Document{Version: version}))
@@ -65,7 +65,7 @@ func getPool(ctx context.Context, w *env.Env) (*v1alpha1.NodeOS, error) {
 	return obj, err
 }
 
-// waitPool waits until the pool is as asked for.
+// waitPool waits until the pool has the wanted state.
 func waitPool(t *testing.T, w *env.Env, check func(*v1alpha1.NodeOS) error) {
 	t.Helper()
 	must(t, env.Wait(t.Context(), 2*time.Minute, func(ctx context.Context) error {
@@ -112,8 +112,9 @@ func finished(t *testing.T, w *env.Env, version string) {
 	})
 }
 
-// watchBudget looks at the nodes until the returned function is called, which
-// fails the test if ever more than most nodes were out of service at once.
+// watchBudget samples the nodes until the returned function is called, which
+// fails the test if more than most nodes were ever out of service at the same
+// time.
 func watchBudget(t *testing.T, w *env.Env, most int) func() {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -162,14 +163,14 @@ func outOfService(ctx context.Context, w *env.Env) []string {
 	return out
 }
 
-// testEditedPool changes the pool in the cluster to an image that is signed:
-// nothing is staged before Git says so.
+// testEditedPool changes the pool in the cluster to another signed image:
+// nothing is staged before Git declares it.
 func testEditedPool(t *testing.T, w *env.Env, version string) {
 	image := system(t, w, sim.Document{Version: version})
 	patch := fmt.Sprintf(`{"spec":{"os":{"version":%q,"image":%q}}}`, version, image)
 	withoutAdmission(t, w)
-	// While its source is paused nobody puts it back, and still it isn't acted
-	// upon.
+	// While the source is paused, nothing restores the spec; it still isn't
+	// acted on.
 	_, err := w.Lockstep(t.Context(), "pause", "gitsource/fleet", "--reason", "a look at wall 3")
 	must(t, err)
 	waitCondition(t, w, sourceObject(), v1alpha1.ConditionReady, "False", "Paused")
@@ -192,7 +193,7 @@ func testEditedPool(t *testing.T, w *env.Env, version string) {
 	}
 }
 
-// testPauses pauses the pool and holds a host by the command line.
+// testPauses pauses the pool and holds a host with the command line.
 func testPauses(t *testing.T, w *env.Env, version string) {
 	_, err := w.Lockstep(t.Context(), "pause", "nodeos/workers", "--reason", "maintenance of the network")
 	must(t, err)
@@ -223,8 +224,8 @@ func testPauses(t *testing.T, w *env.Env, version string) {
 	finished(t, w, version)
 }
 
-// testExternalCordon has an admin cordon a node before a rollout that could take
-// both at once.
+// testExternalCordon cordons a node as an admin before a rollout that could
+// take both hosts at the same time.
 func testExternalCordon(t *testing.T, w *env.Env, version string) {
 	node := &corev1.Node{}
 	node.Name = "node-1"
@@ -252,8 +253,8 @@ func testExternalCordon(t *testing.T, w *env.Env, version string) {
 	finished(t, w, version)
 }
 
-// testAgentAway cuts the power of the host that isn't in flight: the one in
-// flight finishes, the other one is named with its address, and waited for.
+// testAgentAway powers off the host that isn't in flight: the one in flight
+// finishes; the other one is reported with its address and awaited.
 func testAgentAway(t *testing.T, w *env.Env, version string) {
 	check := watchBudget(t, w, 2) // the one in flight, and the one without power
 	declarePool(t, w, version)
@@ -287,8 +288,8 @@ func testAgentAway(t *testing.T, w *env.Env, version string) {
 }
 
 // testTwoLeaders freezes the leader while a host is out of service: the other
-// one takes over and brings the rollout to its end. The first, thawed, must not
-// act any more, since it no longer leads.
+// process takes over and completes the rollout. The first one must not act
+// after it is resumed.
 func testTwoLeaders(t *testing.T, w *env.Env, version string) {
 	second, err := w.StartSecondReconciler()
 	must(t, err)
@@ -324,7 +325,7 @@ func testTwoLeaders(t *testing.T, w *env.Env, version string) {
 	}
 }
 
-// leader is who holds the reconciler's lease.
+// leader returns the holder of the reconciler's lease.
 func leader(t *testing.T, w *env.Env) string {
 	t.Helper()
 	var list coordinationv1.LeaseList

@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	// platform is the release that goes on whatever else is refused, and its
+	// platform is the release that keeps running whatever is rejected, and its
 	// file in the repository.
 	platform     = "platform"
 	platformFile = declarePath + platform + ".yaml"
 	// first is its version.
 	first = "1.0.0"
-	// probes is how many ConfigMaps it has for testing that drift is repaired:
-	// one for each test, since a contest over one object slows down.
+	// probes is the number of ConfigMaps for testing drift repair: one per
+	// test, because a contest over one object adds backoff.
 	probes = 40
 )
 
-// stable is an environment with release 1.0.0 of the platform, level, which every test
-// finds level again.
+// stable is an environment with the complete release 1.0.0, which each test
+// starts from and returns to.
 type stable struct {
 	w *env.Env
 	// good is the reference of 1.0.0.
@@ -55,7 +55,7 @@ func platformRelease(version string, extra map[string]string) env.Release {
 
 func probe(i int) string { return fmt.Sprintf("probe-%02d", i) }
 
-// newStable starts an environment and waits until 1.0.0 is level.
+// newStable starts an environment and waits until 1.0.0 is complete.
 func newStable(t *testing.T, hosts int) *stable {
 	t.Helper()
 	s := &stable{w: newEnv(t, hosts)}
@@ -73,15 +73,15 @@ func newStable(t *testing.T, hosts int) *stable {
 	return s
 }
 
-// goesOn checks that 1.0.0 is still what is applied, and that an edit of one of
-// its objects is still undone.
-func (s *stable) goesOn(t *testing.T) {
+// keepsRunning checks that 1.0.0 is still applied, and that an edit of one of its
+// objects is still repaired.
+func (s *stable) keepsRunning(t *testing.T) {
 	t.Helper()
 	s.repairs(t, first)
 }
 
-// repairs checks that a version is what is applied, and that an edit of one of
-// its objects is undone.
+// repairs checks that a version is applied, and that an edit of one of its
+// objects is repaired.
 func (s *stable) repairs(t *testing.T, version string) {
 	t.Helper()
 	obj, err := getRelease(t.Context(), s.w, platform)
@@ -110,7 +110,7 @@ func (s *stable) declares(t *testing.T, version, ref string) string {
 	return push(t, s.w, "platform "+version, map[string]string{platformFile: declare(platform, version, ref)})
 }
 
-// back declares 1.0.0 again and waits until it is level.
+// back declares 1.0.0 again and waits until it is complete.
 func (s *stable) back(t *testing.T) string {
 	t.Helper()
 	hash := s.declares(t, first, s.good)
@@ -119,7 +119,7 @@ func (s *stable) back(t *testing.T) string {
 	return hash
 }
 
-// refused waits until a version of a release is refused for a reason, checks
+// refused waits until a version of a release is rejected for a reason, checks
 // that both conditions and the status branch name it, and returns the message.
 func (s *stable) refused(t *testing.T, name, version, reason string) string {
 	t.Helper()
@@ -147,7 +147,7 @@ func (s *stable) refused(t *testing.T, name, version, reason string) string {
 	return message
 }
 
-// page waits until the page on the status branch says all words.
+// page waits until the README.md of the status branch contains all words.
 func (s *stable) page(t *testing.T, words ...string) string {
 	t.Helper()
 	var page string
@@ -171,7 +171,7 @@ func sourceObject() *v1alpha1.GitSource {
 	return &v1alpha1.GitSource{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "fleet"}}
 }
 
-// accepted waits until a commit is what the source accepted.
+// accepted waits until the source has accepted a commit.
 func (s *stable) accepted(t *testing.T, hash string) {
 	t.Helper()
 	source := sourceObject()
@@ -187,8 +187,8 @@ func (s *stable) accepted(t *testing.T, hash string) {
 	}))
 }
 
-// rejected waits until a commit is refused for a reason while what was accepted
-// before stays, and returns the message.
+// rejected waits until a commit is rejected for a reason while the accepted
+// state stays, and returns the message.
 func (s *stable) rejected(t *testing.T, hash, reason string) string {
 	t.Helper()
 	source := sourceObject()

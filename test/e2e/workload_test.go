@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// TestAReleaseOfRealisticSizeSettles applies the release that the
-// measurements are about, beside an autoscaler and a webhook.
+// TestAReleaseOfRealisticSizeSettles applies the benchmarks' release beside an
+// autoscaler and a webhook.
 func TestAReleaseOfRealisticSizeSettles(t *testing.T) {
 	t.Parallel()
 	w := newEnvWith(t, env.Options{Audit: true, Pods: true})
@@ -40,6 +40,6 @@ func TestAReleaseOfRealisticSizeSettles(t *testing.T) {
 	deployment := client.ObjectKey{Namespace: "shaped-ns-0", Name: "shaped-0"}
 	withAutoscaler(t, w, deployment)
 	contains(t, waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionFieldYielded, "True", ""), deployment.Name, "/spec/replicas")
-	threePassesWriteNothing(t, w, platform)
+	threeSyncsWriteNothing(t, w, platform)
 	must(t, hasReplicas(t.Context(), w, deployment, autoscaled))
 }
