@@ -14,11 +14,11 @@ import (
 	"testing"
 )
 
-// onPage is a key of an annotation on its page.
+// onPage matches an annotation's key on its page.
 var onPage = regexp.MustCompile("`([a-z.]+\\.(?:dev|io)/[a-zA-Z-]*)`")
 
-// The contract of annotations is a page: each that the code knows is on it, and
-// none of ours that the code doesn't know.
+// The page of annotations is their contract: it has every annotation in the
+// code, and none of ours that the code lacks.
 func TestThePageOfAnnotationsHasThemAll(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root(t), "docs", "reference", "annotations.md"))
 	if err != nil {
@@ -53,7 +53,7 @@ func TestThePageOfAnnotationsHasThemAll(t *testing.T) {
 	}
 }
 
-// constants returns those of a file that are plain strings, by name.
+// constants returns the string constants of a file by name.
 func constants(f *ast.File) map[string]string {
 	found := map[string]string{}
 	for _, declaration := range f.Decls {

@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// row is a line of a concept table: the name there and the place here.
+// row is a row of a concept table: the name there and the place here.
 var row = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (`([^`]+)`|none|not yet) \\| .+ \\|$")
 
-// TestConceptsAreWhereTheReferenceSays looks every place up in the source.
+// TestConceptsAreWhereTheReferenceSays finds every place in the source.
 func TestConceptsAreWhereTheReferenceSays(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root(t), "docs", "reference", "concepts.md"))
 	if err != nil {

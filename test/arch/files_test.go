@@ -91,8 +91,8 @@ func TestEveryExportedNameIsDocumented(t *testing.T) {
 	}
 }
 
-// undocumented returns the exported names of a declaration that no comment
-// stands at. A comment on a group serves all its names.
+// undocumented returns the exported names of a declaration without a comment.
+// A comment on a group applies to all its names.
 func undocumented(declaration ast.Decl) []*ast.Ident {
 	switch d := declaration.(type) {
 	case *ast.FuncDecl:

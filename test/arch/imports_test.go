@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// pkg is what go list says of a package.
+// pkg is a package as go list prints it.
 type pkg struct {
 	ImportPath string   `json:"ImportPath"`
 	Dir        string   `json:"Dir"`
@@ -36,7 +36,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// listed is the answer of go list, asked once.
+// listed is the output of go list, run once.
 var listed = sync.OnceValues(func() ([]byte, error) {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Imports,Deps", "./...")
 	cmd.Dir = "../.."

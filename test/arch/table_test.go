@@ -6,12 +6,12 @@ package arch
 // module is the path that all packages of the project begin with.
 const module = "github.com/lockstep-dev/lockstep/"
 
-// imports says for each package which of ours it may import. A name that ends
-// in /... stands for a tree. A package that isn't here may not exist: give it
-// a line here and a sentence in docs/architecture.md.
+// imports lists for each package which of ours it may import. A name that ends
+// in /... stands for a tree. Every package needs a line here and a sentence in
+// docs/architecture.md.
 //
-// config/* lies below all; sources, payload and nodeos are three domains that
-// never import one another; reconciler/* uses them; cmd wires.
+// config/* lies below everything; sources, payload and nodeos are three
+// domains that never import each other; reconciler/* uses them; cmd wires.
 var imports = map[string][]string{
 	"config":          {},
 	"config/crd":      {},
@@ -20,7 +20,7 @@ var imports = map[string][]string{
 	"config/sanitize": {},
 	"config/trust":    {"config/sanitize"},
 	"config/v1alpha1": {},
-	// The reference of reasons; its page is written by the program beside it.
+	// The reference of reasons, and the program that writes its page.
 	"config/reasons":      {},
 	"config/reasons/page": {"config/reasons"},
 
@@ -99,8 +99,8 @@ var imports = map[string][]string{
 	"test/env":                {"..."},
 }
 
-// restricted says which of our packages may import a foreign one directly.
-// Nobody else may; an empty list means nobody at all.
+// restricted lists which of our packages may import a third-party package
+// directly; an empty list means none.
 var restricted = map[string][]string{
 	// They read COSIGN_* from the environment, start programs and fetch.
 	"github.com/sigstore/cosign/v2/cmd/...":           {},
@@ -118,10 +118,10 @@ var restricted = map[string][]string{
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb": {"nodeos/...", "reconciler", "cmd/...", "test/..."},
 }
 
-// unlinked says what a program must not contain, however indirectly.
+// unlinked lists what a program must not contain, however indirectly.
 var unlinked = map[string][]string{
-	// The agent works when Kubernetes doesn't, and knows no Git.
+	// The agent works without Kubernetes and Git.
 	"cmd/lockstep-agent": {"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...", "github.com/go-git/go-git/..."},
-	// Test equipment and the host's side stay out of what runs in a cluster.
+	// Test code and the host's side are not linked into the reconciler.
 	"cmd/lockstep-reconciler": {"github.com/lockstep-dev/lockstep/test/...", "github.com/lockstep-dev/lockstep/nodeos/runner", "github.com/lockstep-dev/lockstep/nodeos/tasks", "github.com/lockstep-dev/lockstep/nodeos/host/..."},
 }

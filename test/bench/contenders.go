@@ -27,12 +27,12 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// rawWidth is the concurrency of the bare loop; more brings nothing but
+// rawWidth is the concurrency of the bare loop; a higher one only adds
 // latency.
 const rawWidth = 8
 
-// rawLoop is the least that applying can be: a forced server-side apply an
-// object, bodies made beforehand, answers not decoded.
+// rawLoop is the minimum for applying: one forced server-side apply per
+// object, with bodies built in advance and answers not decoded.
 type rawLoop struct {
 	client rest.Interface
 	stages [2][]rawPatch // foundations, all others
@@ -100,9 +100,9 @@ func (l *rawLoop) apply(ctx context.Context) (spent, error) {
 	})
 }
 
-// kubectlApply runs kubectl over the file. Its validation is off, since it
-// reads an OpenAPI document an object: with it kubectl 1.32 takes seven times
-// as long.
+// kubectlApply runs kubectl on the file without validation, for which it reads
+// an OpenAPI document per object: kubectl 1.32 takes seven times as long with
+// it.
 func kubectlApply(ctx context.Context, kubeconfig, file string) (spent, error) {
 	command := exec.CommandContext(ctx, "kubectl", "--kubeconfig", kubeconfig, "apply",
 		"--server-side", "--force-conflicts", "--validate=false", "--field-manager=bench-kubectl", "-f", file)
@@ -158,7 +158,7 @@ func startFluxSSA(ctx context.Context, program, kubeconfig string) (*fluxSSA, er
 
 func (f *fluxSSA) close() error { return errors.Join(f.in.Close(), f.command.Wait()) }
 
-// apply has the file applied.
+// apply applies the file.
 func (f *fluxSSA) apply(file string) (spent, error) {
 	if _, err := fmt.Fprintln(f.in, file); err != nil {
 		return spent{}, fmt.Errorf("ask the peers: %w", err)

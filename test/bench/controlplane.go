@@ -12,13 +12,13 @@ import (
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
-// spent is what a contender took by its own account.
+// spent is what a contender reports about itself.
 type spent struct {
 	wall time.Duration
 	cpu  time.Duration // of the contender's process
 }
 
-// cost is what one measured piece of work took altogether.
+// cost is the cost of one measured piece of work.
 type cost struct {
 	spent
 	server   time.Duration // CPU time of the API server and etcd
@@ -28,7 +28,7 @@ type cost struct {
 // seconds is the CPU time of client and server.
 func (c cost) seconds() float64 { return (c.cpu + c.server).Seconds() }
 
-// plane is a control plane that measures.
+// plane is a control plane with measurements.
 type plane struct {
 	*controlplane.Cluster
 	log func(format string, args ...any)
@@ -44,15 +44,15 @@ func newPlane(ctx context.Context, log func(string, ...any)) (*plane, error) {
 	return &plane{Cluster: cluster, log: log}, nil
 }
 
-// How the API server is left alone between two measurements: it still rebuilds
-// its OpenAPI document and closes watches a while after the work.
+// The pause between two measurements: after work, the API server still
+// rebuilds its OpenAPI document and closes watches.
 const (
 	settleStep = 250 * time.Millisecond
 	settleIdle = 50 * time.Millisecond // of CPU time in a step
 	settleMost = 8 * time.Second
 )
 
-// settle waits until the server has nothing left to do.
+// settle waits until the server is idle.
 func (p *plane) settle(ctx context.Context) error {
 	deadline := time.Now().Add(settleMost)
 	before, err := p.CPU()
@@ -71,7 +71,7 @@ func (p *plane) settle(ctx context.Context) error {
 	return err
 }
 
-// measure does the work on a settled server.
+// measure runs the work on an idle server.
 func (p *plane) measure(ctx context.Context, work func(context.Context) (spent, error)) (c cost, err error) {
 	if err := p.settle(ctx); err != nil {
 		return c, err
@@ -97,7 +97,7 @@ func (p *plane) measure(ctx context.Context, work func(context.Context) (spent, 
 	return c, err
 }
 
-// difference leaves out what didn't change and what the server asks itself.
+// difference omits unchanged counters and the server's own requests.
 func difference(after, before controlplane.Counts) controlplane.Counts {
 	out := controlplane.Counts{}
 	for r, n := range after {
@@ -108,9 +108,9 @@ func difference(after, before controlplane.Counts) controlplane.Counts {
 	return out
 }
 
-// internal requests are those of the server's own loops: what it keeps about
-// addresses, registered kinds and itself. Those of no resource are discovery,
-// health and the metrics that are read here.
+// internal requests are the server's own: about addresses, registered kinds
+// and itself. Those without a resource are discovery, health and the metrics
+// that are read here.
 func internal(r controlplane.Request) bool {
 	switch r.Resource {
 	case "", "ipaddresses", "servicecidrs", "leases", "apiservices", "endpoints", "endpointslices":
@@ -122,7 +122,7 @@ func internal(r controlplane.Request) bool {
 	}
 }
 
-// writes are the requests that may change something, dry runs left out.
+// writes are requests that may change something, without dry runs.
 func writes(r controlplane.Request) bool {
 	switch r.Verb {
 	case "GET", "LIST", "WATCH", "WATCHLIST":
@@ -136,7 +136,7 @@ func reads(r controlplane.Request) bool { return r.Verb == "LIST" || r.Verb == "
 
 func all(controlplane.Request) bool { return true }
 
-// self runs work in this process and accounts for it.
+// self runs work in this process and measures it.
 func self(work func() error) (spent, error) {
 	used, err := ownCPU()
 	if err != nil {

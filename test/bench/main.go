@@ -31,16 +31,16 @@ func main() {
 // bench is one run.
 type bench struct {
 	rounds int
-	// idle is how long nothing happens.
+	// idle is the duration of the row idle.
 	idle time.Duration
-	// bin is where the programs were built, "" until they are.
+	// bin is the directory of the built programs, "" before the build.
 	bin string
-	// dir is for what the run needs and removes again.
+	// dir is a temporary directory.
 	dir string
 	log func(format string, args ...any)
 }
 
-// fewRounds is enough for rows that have many samples a round, or no goal.
+// fewRounds is enough for rows with many samples per round, or without a goal.
 const fewRounds = 3
 
 // row measures something and returns lines of the table.
@@ -49,7 +49,7 @@ type row struct {
 	run         func(context.Context, *bench) ([]result, error)
 }
 
-// rows are all that can be measured, in the table's order.
+// rows are all rows in the table's order.
 func rows() []row {
 	return []row{
 		{"apply", "1,000 objects: first, unchanged, after a restart; beside the peers", applyRows},
@@ -124,7 +124,7 @@ func (b *bench) measure(ctx context.Context, wanted []string) ([]result, error) 
 	return results, nil
 }
 
-// onPlane gives work a control plane of its own.
+// onPlane runs work with its own control plane.
 func (b *bench) onPlane(ctx context.Context, work func(*plane) error) (err error) {
 	p, err := newPlane(ctx, b.log)
 	if err != nil {

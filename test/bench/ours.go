@@ -21,18 +21,18 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// ownNamespace keeps the inventories.
+// ownNamespace has the inventories.
 const ownNamespace = "lockstep-system"
 
-// The reconciler's widths: objects in hand in a pass that brings a release,
-// and in one that keeps it.
+// The concurrency of the reconciler: objects per sync of an update, and of a
+// later sync.
 const (
 	updateWidth    = 16
 	reconcileWidth = updateWidth / 2
 )
 
-// ours is the part of the reconciler that applies: watch cache, engine and task
-// graph, wired as the reconciler does it.
+// ours is the apply part of the reconciler: watch cache, engine and task
+// graph, wired as in the reconciler.
 type ours struct {
 	cache  *live.Cache
 	engine *apply.Engine
@@ -40,7 +40,7 @@ type ours struct {
 	group  sync.WaitGroup
 }
 
-// startOurs does what a fresh process does. drifted may be nil.
+// startOurs starts it as a new process does. drifted may be nil.
 func startOurs(ctx context.Context, config *rest.Config, owner string, drifted func(context.Context, *apply.Engine, payload.ObjectID)) (*ours, error) {
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -60,7 +60,7 @@ func startOurs(ctx context.Context, config *rest.Config, owner string, drifted f
 	}
 	inner, cancel := context.WithCancel(ctx)
 	o := &ours{cache: cache, engine: engine, cancel: cancel}
-	o.group.Go(func() { _ = cache.Start(inner) }) // It ends with its context alone.
+	o.group.Go(func() { _ = cache.Start(inner) }) // It ends with its context only.
 	if problems, err := engine.Load(ctx); err != nil || len(problems) > 0 {
 		o.close()
 		return nil, errors.Join(fmt.Errorf("inventory of %s: %q", owner, problems), err)
@@ -76,15 +76,14 @@ func startOurs(ctx context.Context, config *rest.Config, owner string, drifted f
 	return o, nil
 }
 
-// close ends it as a killed process does, without a goodbye.
+// close ends it as a killed process does.
 func (o *ours) close() {
 	o.cancel()
 	o.group.Wait()
 	o.engine.Close()
 }
 
-// pass brings or keeps the manifests, and returns how many objects met which
-// end.
+// pass applies the manifests and returns how many objects had which result.
 func (o *ours) pass(ctx context.Context, ms []payload.Manifest, state payload.State, begin bool) (map[apply.Action]int, error) {
 	mode, width := apply.Updating, updateWidth
 	if state == payload.Reconciling {
@@ -115,10 +114,11 @@ func (o *ours) pass(ctx context.Context, ms []payload.Manifest, state payload.St
 	return actions, o.engine.Flush(ctx)
 }
 
-// retryAfter is how long an object whose kind isn't served yet is left alone.
+// retryAfter is the pause before an object is retried whose kind isn't served
+// yet.
 const retryAfter = 50 * time.Millisecond
 
-// applyOne tries again what may pass, for a while, as the worker does.
+// applyOne retries transient errors for a while, as the worker does.
 func (o *ours) applyOne(ctx context.Context, m *payload.Manifest, mode apply.Mode) (apply.Change, error) {
 	for try := 0; ; try++ {
 		change, err := o.engine.Apply(ctx, m, mode)
@@ -134,8 +134,8 @@ func (o *ours) applyOne(ctx context.Context, m *payload.Manifest, mode apply.Mod
 	}
 }
 
-// kept counts the objects that the cache holds of the manifests' kinds, and
-// waits until they are there.
+// kept counts the cached objects of the manifests' kinds, and waits until they
+// are there.
 func (o *ours) kept(ctx context.Context, ms []payload.Manifest) (int, error) {
 	seen := map[schema.GroupKind]bool{}
 	n := 0

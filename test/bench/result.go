@@ -21,9 +21,9 @@ type result struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
-	// Peer says what others took for the same, or where a figure comes from.
+	// Peer has the peers' values, or the origin of a figure.
 	Peer string `json:"peer,omitempty"`
-	// Goal is empty for what is shown and not judged; Met is null then.
+	// Goal is empty for rows without a goal; Met is null then.
 	Goal string `json:"goal,omitempty"`
 	Met  *bool  `json:"met"`
 }
@@ -33,14 +33,14 @@ func shown(name string, value float64, unit, peer string) result {
 	return result{Name: name, Value: value, Unit: unit, Peer: peer}
 }
 
-// atMost is a line that meets its goal up to limit.
+// atMost sets a goal with an upper limit.
 func (r result) atMost(limit float64) result {
 	met := r.Value <= limit
 	r.Goal, r.Met = "≤ "+number(limit), &met
 	return r
 }
 
-// atLeast is a line that meets its goal from limit on.
+// atLeast sets a goal with a lower limit.
 func (r result) atLeast(limit float64) result {
 	met := r.Value >= limit
 	r.Goal, r.Met = "≥ "+number(limit), &met
@@ -56,7 +56,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
-// verdict is how a line ended, for the table.
+// verdict is the result of a row in the table.
 func (r result) verdict() string {
 	switch {
 	case r.Met == nil:
@@ -68,7 +68,7 @@ func (r result) verdict() string {
 	}
 }
 
-// writeTable writes the lines for people; it is Markdown too.
+// writeTable writes the rows as a Markdown table.
 func writeTable(w io.Writer, results []result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	fmt.Fprintln(t, "| row\t| value\t| goal\t| \t| compared with\t|")
@@ -79,7 +79,7 @@ func writeTable(w io.Writer, results []result) error {
 	return t.Flush()
 }
 
-// writeJSON writes the lines for programs.
+// writeJSON writes the rows as JSON.
 func writeJSON(path string, results []result) error {
 	raw, err := json.MarshalIndent(results, "", "  ")
 	if err != nil {
@@ -115,7 +115,7 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// ratios divides round by round: what was measured in one round had the same
+// ratios divides round by round, because the measurements of a round share its
 // noise.
 func ratios(over, under []float64) []float64 {
 	out := make([]float64, 0, len(over))

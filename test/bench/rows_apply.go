@@ -16,10 +16,10 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// mixSize is how many objects the main rows have.
+// mixSize is the number of objects of the main rows.
 const mixSize = 1000
 
-// The contenders, as they are named in the table.
+// The contenders' names in the table.
 const (
 	nameOurs    = "lockstep"
 	nameRaw     = "raw c=8"
@@ -27,21 +27,20 @@ const (
 	nameFlux    = "pkg/ssa"
 )
 
-// contest is what was measured: of each contender one cost a round.
+// contest has the measurements: one cost per contender and round.
 type contest struct {
 	first, again map[string][]cost
 	restart      []cost
 	kinds        int
-	actions      map[apply.Action]int // of all our passes that should change nothing
+	actions      map[apply.Action]int // of all our syncs that should change nothing
 }
 
-// contender applies its own objects. again does the same anew, nothing having
-// changed.
+// contender applies its own objects; again repeats that for unchanged objects.
 type contender struct {
 	name         string
 	first, again func(context.Context) (spent, error)
-	// stop ends the process that applied, restart starts another; both may be
-	// nil.
+	// stop ends the process that applied, restart starts another one; both may
+	// be nil.
 	stop    func()
 	restart func(context.Context) (spent, error)
 	close   func() error
@@ -62,7 +61,7 @@ func applyRows(ctx context.Context, b *bench) ([]result, error) {
 	return c.results(), nil
 }
 
-// round has each contender go once, beginning with another one each time.
+// round runs each contender once, starting with another one each time.
 func (c *contest) round(ctx context.Context, b *bench, p *plane, peers string, round int) error {
 	if err := warm(ctx, p); err != nil {
 		return err
@@ -86,7 +85,7 @@ func (c *contest) round(ctx context.Context, b *bench, p *plane, peers string, r
 	return nil
 }
 
-// warm makes the server do once what it will do often.
+// warm makes the server do everything once.
 func warm(ctx context.Context, p *plane) error {
 	loop, err := newRawLoop(p.Config, workload.Mix("warm", mixSize/10))
 	if err != nil {
@@ -118,7 +117,7 @@ func (c *contest) play(ctx context.Context, p *plane, one *contender) error {
 	return err
 }
 
-// ours is the reconciler's part that applies.
+// ours is the apply part of the reconciler.
 func (c *contest) ours(_ context.Context, _ *bench, p *plane) (*contender, error) {
 	ms, err := workload.Manifests(workload.Mix("ours", mixSize))
 	if err != nil {
@@ -199,7 +198,7 @@ func newFluxContender(ctx context.Context, b *bench, p *plane, program string) (
 	return &contender{name: nameFlux, first: do, again: do, close: flux.close}, nil
 }
 
-// walls are the seconds of the clock.
+// walls returns the wall times in seconds.
 func walls(costs []cost) []float64 {
 	out := make([]float64, 0, len(costs))
 	for _, c := range costs {
@@ -208,7 +207,7 @@ func walls(costs []cost) []float64 {
 	return out
 }
 
-// processors are the seconds of CPU time, client and server.
+// processors returns the CPU times in seconds, client and server.
 func processors(costs []cost) []float64 {
 	out := make([]float64, 0, len(costs))
 	for _, c := range costs {
@@ -217,7 +216,7 @@ func processors(costs []cost) []float64 {
 	return out
 }
 
-// counted sums up the requests that match, one number a round.
+// counted sums up the matching requests of each round.
 func counted(costs []cost, match func(controlplane.Request) bool) []float64 {
 	out := make([]float64, 0, len(costs))
 	for _, c := range costs {
@@ -239,7 +238,7 @@ func beside(costs map[string][]cost, figure func([]cost) []float64, format strin
 
 func requests(costs []cost) []float64 { return counted(costs, all) }
 
-// patches are the requests that make objects level; inventories are written by
+// patches are the requests that write objects; inventories are written with
 // other verbs.
 func patches(r controlplane.Request) bool {
 	return (r.Verb == "APPLY" || r.Verb == "PATCH") && writes(r)

@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// What Flux's own controllers took for the same, from the request to look until
-// the commit was applied: the faster of two runs.
+// The values of Flux's own controllers for the same work, from the request to
+// fetch until the commit was applied: the faster of two runs.
 const (
 	fluxFirst, fluxSome, fluxNone = 13.7, 6.9, 7.1 // seconds
 	fluxRequests                  = "Flux's controllers 13.7–15.7 s, 3390 requests"
@@ -31,18 +31,18 @@ const (
 	fluxNoneRequests              = "Flux's controllers 7.1–7.6 s, 2160 requests"
 )
 
-// commitCost is one commit, from the request to look at it.
+// commitCost is the cost of one commit, from the request to fetch it.
 type commitCost struct {
 	wall time.Duration
-	// first is when the first object of the release was asked for, last when
-	// the last one was answered; zero for none.
+	// first is when the first request for an object of the release arrived,
+	// last when the last one was answered; zero for none.
 	first, last time.Duration
 	// cpu is the CPU time of reconciler, API server and etcd.
 	cpu   time.Duration
 	asked asked
 }
 
-// commitRows let the whole reconciler bring commits.
+// commitRows measures commits with the whole reconciler.
 func commitRows(ctx context.Context, b *bench) ([]result, error) {
 	var first, some, none []commitCost
 	var memory, own []float64
@@ -101,9 +101,9 @@ func each(costs []commitCost, of func(commitCost) float64) []float64 {
 	return out
 }
 
-// application is the mix of 1,000 objects as a release: what others need first,
-// the rest in twenty components. Its Deployments have no replicas, since no pod
-// runs here; changed of its ConfigMaps say another value.
+// application is the mix of 1,000 objects as a release: prerequisites first,
+// the rest in twenty components. Its Deployments have no replicas, because no
+// pods run here. changed of its ConfigMaps have another value.
 func application(version string, changed int) (env.Release, error) {
 	var placed []workload.Placed
 	for i, o := range workload.Mix("app", mixSize) {
@@ -123,11 +123,11 @@ func application(version string, changed int) (env.Release, error) {
 	return env.ReleaseOf(product, version, placed)
 }
 
-// commitRound brings 1,000 objects, changes fifty of them, then nothing. It
+// commitRound applies 1,000 objects, changes fifty of them, then none. It
 // returns the costs and the process's memory.
 func commitRound(ctx context.Context, b *bench, w *whole) (costs [3]commitCost, m residence, err error) {
 	source := w.GitSource()
-	source.Spec.Interval = metav1.Duration{Duration: 10 * time.Minute} // it looks when it's asked
+	source.Spec.Interval = metav1.Duration{Duration: 10 * time.Minute} // fetched on request only
 	if err := w.start(ctx, source); err != nil {
 		return costs, m, err
 	}
@@ -160,13 +160,14 @@ func commitRound(ctx context.Context, b *bench, w *whole) (costs [3]commitCost, 
 	return costs, m, err
 }
 
-// afterwards is how long what a commit causes is counted after it was applied:
-// the inventory is written two seconds after, status is pushed to Git and told.
+// afterwards is how long requests are still counted after a commit was
+// applied: the inventory is written after two seconds, and status is pushed to
+// Git.
 const afterwards = 8 * time.Second
 
-// bring asks for a look at what was pushed and waits until it is done.
+// bring requests a fetch of the pushed commit and waits until it is applied.
 func (w *whole) bring(ctx context.Context, b *bench, what string, done func() error) (c commitCost, err error) {
-	if err := pause(ctx, afterwards); err != nil { // What the step before caused is told by now.
+	if err := pause(ctx, afterwards); err != nil { // The previous step has ended by now.
 		return c, err
 	}
 	mark, err := w.Control.MarkAudit()
@@ -211,7 +212,7 @@ func (w *whole) bring(ctx context.Context, b *bench, what string, done func() er
 	return c, nil
 }
 
-// cpu is what the reconciler, the API server and etcd have used.
+// cpu is the CPU time of the reconciler, the API server and etcd.
 func (w *whole) cpu() (time.Duration, error) {
 	server, err := w.Control.CPU()
 	if err != nil {
@@ -238,7 +239,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// words writes counts, the greatest first.
+// words lists counts, the greatest first.
 func words(counts map[string]int) string {
 	keys := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		if counts[a] != counts[b] {
@@ -256,7 +257,7 @@ func words(counts map[string]int) string {
 // residence is the resident memory of a process, in bytes.
 type residence struct {
 	all float64
-	// own is what isn't a page of a file: those can be dropped and read anew.
+	// own excludes pages of files, which can be dropped and read again.
 	own float64
 }
 

@@ -27,21 +27,21 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// sizes of the sets whose growth is measured, by the server they are on: a
-// cache keeps all objects of a kind, so that the largest has a server alone.
+// sizes are the measured sizes by server: a cache contains all objects of a
+// kind, so the largest size has its own server.
 func sizes() [][]int { return [][]int{{1000, 100}, {5000}} }
 
-// growth is what was measured of one size.
+// growth has the measurements of one size.
 type growth struct {
 	first, unchanged, restart cost
 	memory                    map[string]memory
 }
 
-// memory is what a child process says of itself.
+// memory is what a child process reports about itself.
 type memory struct {
-	// Objects is how many the heap's growth is shared by.
+	// Objects is the number of objects that share the heap's growth.
 	Objects int     `json:"objects"`
-	Heap    float64 `json:"heap"` // bytes an object
+	Heap    float64 `json:"heap"` // bytes per object
 	RSS     float64 `json:"rss"`  // bytes of the process
 }
 
@@ -68,7 +68,7 @@ func growthRows(ctx context.Context, b *bench) ([]result, error) {
 	return growthResults(found), nil
 }
 
-// grow applies a set and looks at processes that keep it.
+// grow applies a set and measures processes that cache it.
 func grow(ctx context.Context, p *plane, n int) (g growth, err error) {
 	owner := fmt.Sprintf("growth-%d", n)
 	ms, err := workload.Manifests(workload.Mix(owner, n))
@@ -134,11 +134,11 @@ func growthResults(found map[int]growth) []result {
 	}
 }
 
-// What a child keeps in memory.
+// The contents of a child's memory.
 const (
 	childProcess  = "process"  // all that ours is, after a pass
 	childCache    = "cache"    // the watch cache alone, as the engine uses it
-	childMetadata = "metadata" // the same, only kinds of which metadata is needed
+	childMetadata = "metadata" // the same, for kinds of which only metadata is needed
 	childTyped    = "typed"    // client-go's typed informers, all kinds but definitions
 	childDynamic  = "dynamic"  // client-go's dynamic informers, likewise
 )
@@ -147,7 +147,8 @@ func children() []string {
 	return []string{childProcess, childCache, childMetadata, childTyped, childDynamic}
 }
 
-// askChild runs this program anew, so that nothing of this process counts.
+// askChild runs this program in a new process, so that this process's memory
+// doesn't count.
 func askChild(ctx context.Context, p *plane, what, owner string, n int) (m memory, err error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -190,7 +191,7 @@ func runChild(ctx context.Context, what string, args []string, out io.Writer) er
 	return json.NewEncoder(out).Encode(m)
 }
 
-// weigh fills the memory and tells by how much the heap grew.
+// weigh fills the memory and returns the growth of the heap.
 func weigh(ctx context.Context, what string, config *rest.Config, owner string, ms []payload.Manifest) (m memory, err error) {
 	before := heap()
 	var keep any
@@ -222,7 +223,7 @@ func weigh(ctx context.Context, what string, config *rest.Config, owner string, 
 
 // heap is what is reachable, in bytes.
 func heap() float64 {
-	debug.FreeOSMemory() // It collects; twice, for what finalizers held.
+	debug.FreeOSMemory() // It collects; twice, because of finalizers.
 	runtime.GC()
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)

@@ -14,11 +14,11 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// idleTime is what the goals are about.
+// idleTime is the duration that the goals refer to.
 const idleTime = 10 * time.Minute
 
-// idleRows count what the whole reconciler asks at rest, with its
-// defaults, over the release of 862 tasks.
+// idleRows counts the requests of the whole reconciler at rest, with defaults,
+// for the release of 862 tasks.
 func idleRows(ctx context.Context, b *bench) ([]result, error) {
 	b.log("idle: this takes %s, once, and needs nothing of the machine (-idle 1m for a trial)", b.idle+time.Minute)
 	var seen asked
@@ -48,7 +48,7 @@ func idleRows(ctx context.Context, b *bench) ([]result, error) {
 		if err := w.applied(ctx, product, "1.0.0"); err != nil {
 			return err
 		}
-		// Status is pushed to Git a minute later at most, and told.
+		// Status is pushed to Git within a minute.
 		if err := pause(ctx, min(b.idle, 75*time.Second)); err != nil {
 			return err
 		}

@@ -24,15 +24,15 @@ import (
 	"github.com/lockstep-dev/lockstep/test/openshift"
 )
 
-// What the cluster-version-operator takes, measured on this kind of machine on
-// real payloads: it is a program that can't be linked.
+// The values of the cluster-version-operator, measured on this kind of machine
+// with real payloads. Its packages can't be linked.
 const (
-	cvoLoadSeconds = 0.09 // a MiB
+	cvoLoadSeconds = 0.09 // per MiB
 	cvoLoadMiB     = 28   // allocated a MiB
 	cvoGraphMillis = 318  // 20,000 tasks
 )
 
-// pureRounds is how often what needs no server is done in a round.
+// pureRounds is the number of repetitions per round of work without a server.
 const pureRounds = 3
 
 // payloadRows loads a real payload and builds its graph.
@@ -114,7 +114,7 @@ func graphRows(ctx context.Context, b *bench) ([]result, error) {
 	return out, nil
 }
 
-// planRows plans a pool of 5,000 hosts, half of which are to be updated.
+// planRows plans a pool of 5,000 hosts, half of which need an update.
 func planRows(ctx context.Context, b *bench) ([]result, error) {
 	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	in := planInput(5000, now)

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// releaseRows brings a release in the shape of a real one, run level by run
-// level, beside the bare loop, which knows no order but foundations first.
+// releaseRows applies a release of realistic size, run level by run level,
+// beside the bare loop, which only applies foundations first.
 func releaseRows(ctx context.Context, b *bench) ([]result, error) {
 	var byLevel, flat, bare []cost
 	var form taskgraph.Shape

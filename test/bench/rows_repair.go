@@ -18,12 +18,13 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// editsEach is how many objects of a kind are edited in a round, each once: one
-// that is edited again and again is a contest, and is answered ever later.
+// editsEach is the number of objects of a kind that are edited in a round,
+// each once: repeated edits of one object are a contest, which is repaired
+// with backoff.
 const editsEach = 3
 
-// repairRows edits one object after the other as somebody else, and waits until
-// the engine has had its repair answered.
+// repairRows edits one object after the other as another manager, and waits
+// until the engine's repair is answered.
 func repairRows(ctx context.Context, b *bench) ([]result, error) {
 	var took []float64
 	kinds := len(workload.Editables())
@@ -86,8 +87,8 @@ func repairRound(ctx context.Context, p *plane) ([]float64, error) {
 	return edit(ctx, p, ms, repaired)
 }
 
-// edit changes each object once. The clock runs from before the edit is sent
-// to when the repair is answered.
+// edit changes each object once. The time runs from before the edit is sent
+// until the repair is answered.
 func edit(ctx context.Context, p *plane, ms []payload.Manifest, repaired <-chan payload.ObjectID) ([]float64, error) {
 	client, err := dynamic.NewForConfig(p.Config)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/workload"
 )
 
-// workerRows edit objects as somebody else does, and wait until a watch shows
-// that the whole reconciler undid it.
+// workerRows edits objects as another manager, and waits until a watch reports
+// that the whole reconciler repaired them.
 func workerRows(ctx context.Context, b *bench) ([]result, error) {
 	var took []float64
 	err := b.inEnv(ctx, env.Options{Pods: true}, func(w *whole) error {
@@ -49,7 +49,7 @@ func workerRows(ctx context.Context, b *bench) ([]result, error) {
 		if err := w.applied(ctx, product, "1.0.0"); err != nil {
 			return err
 		}
-		// What pods report of their owners is over by then.
+		// Pods have reported to their owners by then.
 		if err := pause(ctx, afterwards); err != nil {
 			return err
 		}
@@ -66,8 +66,8 @@ func workerRows(ctx context.Context, b *bench) ([]result, error) {
 	}, nil
 }
 
-// editedObjects are the objects of the twenty kinds, some of each, with their
-// namespaces. Quotas and limits of one don't hold for another one's pods.
+// editedObjects are objects of the twenty kinds, with their namespaces. Quotas
+// and limits of one don't apply to another one's pods.
 func editedObjects() ([]workload.Placed, error) {
 	var out []workload.Placed
 	namespaces := map[string]bool{}
@@ -124,8 +124,8 @@ func editAll(ctx context.Context, w *whole, placed []workload.Placed) ([]float64
 	return took, nil
 }
 
-// editOne measures from before the edit is sent until a watch shows the object
-// without it.
+// editOne measures from before the edit is sent until a watch reports the
+// object without it.
 func editOne(ctx context.Context, r dynamic.ResourceInterface, name string, patch []byte) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -161,7 +161,7 @@ func editOne(ctx context.Context, r dynamic.ResourceInterface, name string, patc
 	return 0, fmt.Errorf("not repaired in ten seconds; the edit was seen: %t", seen)
 }
 
-// holds reports whether all that an edit says is in an object.
+// holds reports whether an object has everything of an edit.
 func holds(edit, have any) bool {
 	switch e := edit.(type) {
 	case map[string]any:

@@ -24,20 +24,22 @@ import (
 	"github.com/lockstep-dev/lockstep/test/env"
 )
 
-// whole is the whole reconciler, as a process with its real role, with a Git
-// server, a registry and a control plane that logs who asks it what.
+// whole is the whole reconciler as a process with its real role, with a Git
+// server, a registry and a control plane that logs all requests.
 type whole struct {
 	*env.Env
 	watch client.WithWatch
 }
 
-// declared is where the environment's source reads, product the release's name.
+// declared is the path that the environment's source reads, product the
+// release's name.
 const (
 	declared = "clusters/" + env.Cluster + "/"
 	product  = "platform"
 )
 
-// inWorld starts a whole and gives it to work. The reconciler has its defaults.
+// inEnv starts an environment and runs work with it. The reconciler has its
+// defaults.
 func (b *bench) inEnv(ctx context.Context, o env.Options, work func(*whole) error) (err error) {
 	log.SetOutput(io.Discard) // the Git server logs each request there
 	if b.bin == "" {
@@ -79,8 +81,7 @@ func (b *bench) build(ctx context.Context) error {
 	return nil
 }
 
-// start begins with a source and a reconciler that has nothing to do yet but a
-// release of one object.
+// start creates a source and starts a reconciler with a release of one object.
 func (w *whole) start(ctx context.Context, source *v1alpha1.GitSource) error {
 	const small = "site"
 	ref, err := w.release(ctx, env.Release{Product: small, Version: "1.0.0", Components: []env.Component{{
@@ -110,7 +111,7 @@ func (w *whole) release(ctx context.Context, r env.Release) (string, error) {
 	return ref, w.Sign(ctx, "release", ref)
 }
 
-// declare is the document that asks for a release.
+// declare is a ClusterRelease manifest.
 func declare(name, version, image string) string {
 	return fmt.Sprintf("apiVersion: lockstep.dev/v1alpha1\nkind: ClusterRelease\nmetadata: {name: %s}\nspec:\n  desired:\n    version: %s\n    image: %s\n", name, version, image)
 }
@@ -124,7 +125,7 @@ func (w *whole) commit(ctx context.Context, files map[string]string) (string, er
 	return hash, w.Git.Push(ctx, "main")
 }
 
-// look asks for a look at the repository now, as a webhook would.
+// look requests a fetch of the repository, as a webhook does.
 func (w *whole) look(ctx context.Context) error {
 	source := &v1alpha1.GitSource{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "fleet"}}
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationRequestedAt, time.Now().UTC().Format(time.RFC3339Nano))

@@ -28,22 +28,22 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// What is here makes what the command line never would: artifacts of bytes
-// that nobody packs by accident, and signatures in places where they don't
-// belong. It speaks to the registry by itself, as an attacker does.
+// The following creates what the lockstep command never would: artifacts of
+// arbitrary bytes, and signatures in the wrong place. It writes to the
+// registry directly, as an attacker does.
 
-// rawManifest is a manifest that is pushed as it is.
+// rawManifest is a manifest that is pushed unchanged.
 type rawManifest struct {
 	raw       []byte
 	mediaType types.MediaType
 }
 
-// RawManifest and MediaType are what remote.Put asks for.
+// RawManifest and MediaType implement remote.Taggable.
 func (m rawManifest) RawManifest() ([]byte, error)        { return m.raw, nil }
 func (m rawManifest) MediaType() (types.MediaType, error) { return m.mediaType, nil }
 
-// Archive packs files in the order of their names, which are taken as they
-// are, into the archive of a release.
+// Archive packs files, with names unchanged and in order, into the archive of
+// a release.
 func Archive(files map[string]string) ([]byte, error) {
 	var out bytes.Buffer
 	zipped := gzip.NewWriter(&out)
@@ -63,8 +63,8 @@ func Archive(files map[string]string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// PushArchive pushes a release artifact around the bytes of an archive and
-// returns its reference by digest; unsigned.
+// PushArchive pushes an unsigned release artifact with an archive and returns
+// its reference by digest.
 func (w *Env) PushArchive(ctx context.Context, product, version string, archive []byte) (string, error) {
 	repo, err := name.NewRepository(w.Reg.Host+"/"+product+"/release", name.Insecure)
 	if err != nil {
@@ -106,7 +106,7 @@ func describe(l v1.Layer) (v1.Descriptor, error) {
 	return v1.Descriptor{MediaType: mediaType, Digest: digest, Size: size}, nil
 }
 
-// pushRaw pushes a manifest under a tag, or by its digest, which it returns.
+// pushRaw pushes a manifest with a tag or by digest, and returns its digest.
 func pushRaw(ctx context.Context, repo name.Repository, tag string, m rawManifest) (string, error) {
 	digest, _, err := v1.SHA256(bytes.NewReader(m.raw))
 	if err != nil {
@@ -143,8 +143,8 @@ func (w *Env) Layers(ctx context.Context, ref string) ([]string, error) {
 	return out, nil
 }
 
-// CopyLegacySignature puts the signatures that cosign's tag scheme holds for
-// one reference where those of another one are looked for.
+// CopyLegacySignature copies the signatures of one reference in cosign's tag
+// scheme to another reference.
 func (w *Env) CopyLegacySignature(ctx context.Context, from, to string) error {
 	source, target, err := pair(from, to)
 	if err != nil {
@@ -163,8 +163,8 @@ func (w *Env) CopyLegacySignature(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// CopyBundle attaches the signature bundles that refer to one reference to
-// another one, unchanged but for what they refer to.
+// CopyBundle attaches the signature bundles of one reference to another one,
+// changing only their subject.
 func (w *Env) CopyBundle(ctx context.Context, from, to string) error {
 	source, target, err := pair(from, to)
 	if err != nil {
@@ -215,7 +215,7 @@ func pair(from, to string) (source, target name.Digest, err error) {
 	return source, target, nil
 }
 
-// NewSigningKey makes a key that signs images and that no trust document names,
+// NewSigningKey creates an image-signing key that no trust document contains,
 // and returns its path.
 func (w *Env) NewSigningKey(file string) (string, error) {
 	key, err := build.GenerateKey()

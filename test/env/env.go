@@ -37,15 +37,15 @@ type Options struct {
 	Dir string
 	// Bin is the directory of the built programs; required.
 	Bin string
-	// Hosts is how many hosts there are; 0: releases only, with a
-	// light control plane.
+	// Hosts is the number of hosts; 0 for releases only, with a light control
+	// plane.
 	Hosts int
 	// Log receives a line for each part that starts; nil for none.
 	Log func(format string, args ...any)
 	// MinInterval between status commits; zero: one second.
 	MinInterval string
-	// Pods runs pods, on nodes that Control.AddNodes makes; with hosts they do
-	// anyway.
+	// Pods runs pods on nodes that Control.AddNodes creates; with hosts they
+	// run anyway.
 	Pods bool
 	// Audit makes the API server log each request; Control.MarkAudit reads it.
 	Audit bool
@@ -81,13 +81,13 @@ type Host struct {
 	args  []string
 }
 
-// New starts an environment: control plane, Git, registry, trust, hosts; the
-// reconciler starts with StartReconciler. An error has stopped everything.
+// New starts an environment: control plane, Git, registry, trust, hosts.
+// StartReconciler starts the reconciler. After an error everything is stopped.
 func New(ctx context.Context, opts Options) (_ *Env, err error) {
 	if opts.Log == nil {
 		opts.Log = func(string, ...any) {}
 	}
-	// Clients of controller-runtime complain on standard error without one.
+	// controller-runtime complains on standard error without a logger.
 	ctrllog.SetLogger(logr.Discard())
 	w := &Env{Dir: opts.Dir, opts: opts, Hosts: map[string]*Host{}}
 	defer func() {
@@ -143,7 +143,7 @@ func newClient(c *controlplane.Cluster) (client.Client, error) {
 	return out, nil
 }
 
-// Close stops everything that the environment started, the youngest first.
+// Close stops everything that the environment started, in reverse order.
 func (w *Env) Close() error {
 	var errs []error
 	if w.Reconciler != nil {
@@ -174,13 +174,13 @@ func (w *Env) Path(elem ...string) string {
 	return filepath.Join(append([]string{w.Dir}, elem...)...)
 }
 
-// Lockstep runs the command line and returns what it printed.
+// Lockstep runs the command line and returns its output.
 func (w *Env) Lockstep(ctx context.Context, args ...string) (string, error) {
 	return runIn(ctx, w.Dir, []string{"KUBECONFIG=" + w.Control.Kubeconfig()}, filepath.Join(w.opts.Bin, "lockstep"), args...)
 }
 
-// install applies what `kubectl apply -k config/default` would, but for the
-// reconciler's Deployment: here the reconciler is a process of this machine.
+// install applies config/default except the reconciler's Deployment: the
+// reconciler is a process of this machine.
 func (w *Env) install(ctx context.Context) error {
 	files := filesys.MakeFsInMemory()
 	if err := copyFS(files, config.FS(), "."); err != nil {
@@ -213,7 +213,7 @@ func (w *Env) install(ctx context.Context) error {
 	return nil
 }
 
-// initTrust makes keys and the trust document, and applies it.
+// initTrust creates keys and the trust document, and applies it.
 func (w *Env) initTrust(ctx context.Context) error {
 	out, err := w.Lockstep(ctx, "trust", "init", "--profile", "solo", "--dir", w.Path("trust"), "--cluster", Cluster,
 		"--product", "platform", "--product", "site", "--os-product", "platform-os", "--source", strings.TrimSuffix(w.Git.URL, "fleet.git"))
@@ -239,7 +239,7 @@ func (w *Env) initTrust(ctx context.Context) error {
 	return nil
 }
 
-// Key is the path of a private key that trust init made: admin or release.
+// Key is the path of a private key of trust init: admin or release.
 func (w *Env) Key(name string) string { return w.Path("trust", name+".key") }
 
 // TrustRoot is the digest of the first trust document.
@@ -248,7 +248,7 @@ func (w *Env) TrustRoot() string { return w.trustRoot }
 // ClusterUID identifies the cluster to agents.
 func (w *Env) ClusterUID() string { return w.clusterUID }
 
-// secrets makes the credentials, each bound to its use and host.
+// secrets creates the credentials, each bound to its use and host.
 func (w *Env) secrets(ctx context.Context) error {
 	host := strings.TrimSuffix(strings.TrimPrefix(w.Git.URL, "https://"), "/platform/fleet.git")
 	if _, err := NewSSHKey(w.Path("status-signing"), "status of "+Cluster); err != nil {
@@ -314,8 +314,8 @@ func (w *Env) StartReconciler(args ...string) error {
 	return err
 }
 
-// IsReconciler reports whether the reconciler asked, as itself or as the account
-// that it applies as.
+// IsReconciler reports whether a request came from the reconciler, as itself
+// or as the applier account.
 func IsReconciler(a controlplane.Audited) bool {
 	const account = "system:serviceaccount:" + v1alpha1.Namespace + ":"
 	for _, who := range []string{account + "lockstep-reconciler", account + "lockstep-applier"} {
@@ -326,8 +326,8 @@ func IsReconciler(a controlplane.Audited) bool {
 	return false
 }
 
-// StartSecondReconciler starts another one beside the first, with state of its
-// own; the caller stops it.
+// StartSecondReconciler starts another one with its own state; the caller
+// stops it.
 func (w *Env) StartSecondReconciler() (*Process, error) { return w.startReconciler("reconciler-2") }
 
 func (w *Env) startReconciler(name string, args ...string) (*Process, error) {
@@ -351,7 +351,8 @@ func (w *Env) startReconciler(name string, args ...string) (*Process, error) {
 }
 
 // Wait polls until check returns nil, and returns its last error at the
-// deadline; it is for conditions of a whole system, which no single watch shows.
+// deadline. It is for conditions of the whole system that no single watch
+// reports.
 func Wait(ctx context.Context, timeout time.Duration, check func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -32,8 +32,8 @@ const (
 	gitPassword = "correct-horse-battery"
 )
 
-// Git is a Git server over HTTPS with a repository, and a clone of it that
-// people work in, with the real git.
+// Git is a Git server over HTTPS with a repository, and a clone of it that the
+// tests work in, with the real git.
 type Git struct {
 	// URL is the repository's, without credentials, as a GitSource declares it.
 	URL string

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package examples tests that what the folder examples shows works.
+// Package examples tests the files in the folder examples.
 package examples
 
 import (
@@ -56,7 +56,8 @@ func TestTheAPIServerAdmitsTheFleet(t *testing.T) {
 	for _, object := range append(objects, source) {
 		gvk := object.GroupVersionKind()
 		plural := map[string]string{"GitSource": "gitsources", "ClusterRelease": "clusterreleases", "NodeOS": "nodeoses"}[gvk.Kind]
-		// The namespace of the installation isn't there; admission is the point.
+		// The namespace of the installation doesn't exist; only admission is
+		// tested.
 		object.SetNamespace("default")
 		_, err := client.Resource(schema.GroupVersionResource{Group: gvk.Group, Version: gvk.Version, Resource: plural}).
 			Namespace("default").Create(t.Context(), object,

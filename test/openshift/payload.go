@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package openshift reads a real payload: that of 30 OpenShift operators, which
-// isn't ours to carry and lies beside the project where it is there at all.
+// Package openshift reads a real payload, that of 30 OpenShift operators. It
+// isn't part of this repository and may be missing.
 package openshift
 
 import (
@@ -19,10 +19,10 @@ import (
 	"testing/fstest"
 )
 
-// Payload reads data/openshift-payload.tar.gz in the directory that
-// LOCKSTEP_SHARED names, or else in the one called shared beside the project,
-// whose root is given. size is the bytes of its YAML and JSON. Where it isn't
-// there, the error is an fs.ErrNotExist.
+// Payload reads data/openshift-payload.tar.gz from the directory in
+// LOCKSTEP_SHARED, or else from the directory shared beside the project's
+// root. size is the size of its YAML and JSON in bytes. A missing payload is
+// an fs.ErrNotExist.
 func Payload(root string) (tree fstest.MapFS, size int64, err error) {
 	dir := cmp.Or(os.Getenv("LOCKSTEP_SHARED"), filepath.Join(root, "..", "shared"))
 	data, err := os.ReadFile(filepath.Join(dir, "data", "openshift-payload.tar.gz")) //nolint:gosec // who runs this names the directory

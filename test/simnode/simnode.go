@@ -1,19 +1,19 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simnode plays the kubelets of simulated machines: it owns their Node
-// objects and leases, so that a host under test looks to Kubernetes as a real
-// one does. A machine that reboots is NotReady and comes back with a new boot
-// id and with the versions of the system that it booted; fake kubelets alone
-// would pass every gate of a rollout.
+// Package simnode acts as the kubelets of simulated machines: it owns their
+// Node objects and leases, so that Kubernetes sees a host under test as a real
+// one. A machine that reboots is NotReady and returns with a new boot id and
+// with the versions of its booted system; fake kubelets alone would pass every
+// gate of a rollout.
 //
-// It reads nothing but the machines' directories (package nodeos/host/sim) and
-// is told nothing by the agents: the agent links no Kubernetes client, and a
-// wrong agent can't make its node look well. One process serves all machines
-// below a directory; each subdirectory is a machine, and its name is the name
-// of its Node. A file node.json in it may add labels and an address.
+// It reads only the machines' directories (package nodeos/host/sim) and
+// receives nothing from agents: the agent links no Kubernetes client, and a
+// faulty agent can't make its node healthy. One process serves all machines
+// below a directory; each subdirectory is a machine with the name of its Node.
+// A file node.json in it may add labels and an address.
 //
-// Pods are not its business: kwok plays them on these nodes.
+// Pods run on these nodes by kwok.
 package simnode
 
 import (
@@ -40,8 +40,8 @@ import (
 
 // Defaults of a Config.
 const (
-	// DefaultInterval is how often machines are looked at: files have no watch
-	// that sees a process end.
+	// DefaultInterval is how often machines are read: no file watch reports
+	// the end of a process.
 	DefaultInterval = 200 * time.Millisecond
 	// DefaultLease is how often a lease is renewed, as a kubelet does.
 	DefaultLease = 10 * time.Second
@@ -49,7 +49,7 @@ const (
 	workers = 8
 )
 
-// Config is what Run needs.
+// Config configures Run.
 type Config struct {
 	// Client may write Nodes and leases.
 	Client kubernetes.Interface
@@ -63,7 +63,7 @@ type Config struct {
 	Lease time.Duration
 	// Now is the clock.
 	Now func() time.Time
-	// Log gets a line for each change; nil: none.
+	// Log receives a line for each change; nil for none.
 	Log *zap.Logger
 }
 
@@ -73,22 +73,22 @@ type nodeFile struct {
 	Labels map[string]string `json:"labels"`
 	// Address is the node's InternalIP; default 127.0.0.1.
 	Address string `json:"address"`
-	// Taints are given to the Node when it is made.
+	// Taints are set on a new Node.
 	Taints []corev1.Taint `json:"taints"`
 }
 
-// node is what is known of one machine's Node.
+// node is the state of one machine's Node.
 type node struct {
 	name  string
 	file  nodeFile
 	wrote view      // what was reported last
 	stale bool      // the status says something else
-	since time.Time // since when Ready is what it is
+	since time.Time // since when Ready has its value
 	made  bool      // the Node is there
-	lease time.Time // when it was renewed last
+	lease time.Time // last renewal
 }
 
-// view is what a kubelet reports, as far as it changes.
+// view is what a kubelet reports.
 type view struct {
 	Ready                                    corev1.ConditionStatus
 	Reason, Message                          string
@@ -96,8 +96,8 @@ type view struct {
 	KubeletVersion, OSImage, Product, System string
 }
 
-// Run plays the kubelets until ctx ends; it returns nil then. A machine or a
-// request that fails is tried again at the next look.
+// Run acts as the kubelets until ctx ends; it returns nil then. A machine or a
+// request that fails is retried at the next interval.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.Client == nil || cfg.Root == "" || cfg.Now == nil {
 		return errors.New("simnode: configuration needs Client, Root and Now")
@@ -126,7 +126,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// look finds the machines and brings each Node up to date.
+// look finds the machines and updates each Node.
 func (cfg Config) look(ctx context.Context, nodes map[string]*node) error {
 	entries, err := os.ReadDir(cfg.Root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,7 +140,7 @@ func (cfg Config) look(ctx context.Context, nodes map[string]*node) error {
 	for _, entry := range entries {
 		dir := filepath.Join(cfg.Root, entry.Name())
 		if _, err := os.Stat(filepath.Join(dir, "boot.json")); err != nil {
-			continue // no machine, or not made yet
+			continue // no machine, or not created yet
 		}
 		n, ok := nodes[entry.Name()]
 		if !ok {
@@ -157,8 +157,8 @@ func (cfg Config) look(ctx context.Context, nodes map[string]*node) error {
 	return group.Wait()
 }
 
-// update brings one Node up to date: made once, status at each change, lease
-// while the kubelet lives.
+// update updates one Node: created once, status at each change, lease while
+// the kubelet runs.
 func (cfg Config) update(ctx context.Context, n *node, dir string) error {
 	machine, err := sim.Inspect(dir)
 	if err != nil {
@@ -189,7 +189,7 @@ func (cfg Config) update(ctx context.Context, n *node, dir string) error {
 		}
 		if err := cfg.writeStatus(ctx, n, want, now); err != nil {
 			if apierrors.IsNotFound(err) {
-				n.made, n.stale = false, true // somebody deleted it: a kubelet joins again
+				n.made, n.stale = false, true // deleted by another client: a kubelet joins again
 			}
 			return err
 		}
@@ -198,7 +198,7 @@ func (cfg Config) update(ctx context.Context, n *node, dir string) error {
 			zap.String("why", want.Message), zap.String("boot", want.BootID), zap.String("os", want.OSImage))
 	}
 	if want.Ready == corev1.ConditionUnknown || now.Sub(n.lease) < cfg.Lease {
-		return nil // a dead kubelet renews nothing
+		return nil // a stopped kubelet renews nothing
 	}
 	n.lease = now
 	if err := cfg.compare(ctx, n); err != nil {
@@ -207,9 +207,9 @@ func (cfg Config) update(ctx context.Context, n *node, dir string) error {
 	return cfg.renew(ctx, n, now)
 }
 
-// compare reads the Node with each lease, as a kubelet does: one that somebody
-// deleted is registered again, and what somebody else wrote (the node
-// controller, after a pause of ours) is put right at the next look.
+// compare reads the Node with each lease, as a kubelet does: it is registered
+// again if it was deleted, and corrected at the next interval if another
+// client wrote it, such as the node controller after a pause.
 func (cfg Config) compare(ctx context.Context, n *node) error {
 	got, err := cfg.Client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -227,8 +227,8 @@ func (cfg Config) compare(ctx context.Context, n *node) error {
 	return nil
 }
 
-// report is what the machine's kubelet says; what a kubelet that is down last
-// said of boot and versions stays.
+// report is what the machine's kubelet reports; the last boot and versions of
+// a stopped kubelet stay.
 func report(name string, m sim.Status, last view) view {
 	v := last
 	switch {

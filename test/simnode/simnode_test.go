@@ -53,7 +53,7 @@ func TestAStoppedKubeletReportsNothing(t *testing.T) {
 	}
 }
 
-// machine makes and boots a machine.
+// machine creates and boots a machine.
 func machine(t *testing.T, dir string, doc sim.Document) sim.BootResult {
 	t.Helper()
 	content, err := json.Marshal(doc)
@@ -143,7 +143,7 @@ func TestANodeFollowsItsMachineThroughAReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("registered again after its deletion", func(n *corev1.Node) bool { return ready(n) == corev1.ConditionTrue })
-	// What a supervisor leaves behind that was killed.
+	// A killed supervisor leaves this behind.
 	if err := os.WriteFile(filepath.Join(dir, "power.lock"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ import (
 // leaseSeconds is how long a lease holds, as a kubelet's.
 const leaseSeconds = 40
 
-// create registers the Node. One that is there is kept: cordons and labels of
-// others are not a kubelet's to undo.
+// create registers the Node. An existing one is kept: a kubelet doesn't remove
+// cordons and labels of others.
 func (cfg Config) create(ctx context.Context, n *node) error {
 	made := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: cfg.labels(n)},
@@ -78,7 +78,7 @@ func status(n *node, v view, now time.Time) corev1.NodeStatus {
 	}
 }
 
-// renew renews the lease, or makes it.
+// renew renews or creates the lease.
 func (cfg Config) renew(ctx context.Context, n *node, now time.Time) error {
 	leases := cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	beat, seconds := metav1.NewMicroTime(now), int32(leaseSeconds)

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command simnode plays the kubelets of the simulated machines below a
+// Command simnode acts as the kubelets of the simulated machines below a
 // directory; see package test/simnode.
 package main
 
