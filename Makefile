@@ -5,12 +5,12 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# The race detector needs a C compiler; without one the tests run all the same.
+# The race detector needs a C compiler; without one the tests run without it.
 RACE ?= $(shell command -v gcc >/dev/null 2>&1 && echo -race)
 TESTFLAGS ?= $(RACE) -timeout 30m
 PKG ?= ./...
 
-# Programs of others that must agree with us; tests use them where they are.
+# Programs of other projects that must agree with Lockstep; tests use them if installed.
 PEERS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/lockstep/peers
 COSIGN_VERSION := v2.6.5
 COSIGN ?= $(wildcard $(PEERS)/cosign-$(COSIGN_VERSION))
@@ -20,17 +20,17 @@ TOOLS := bin/tools
 tool = $(TOOLS)/$(1)
 
 .PHONY: help
-help: ## show this list
+help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build the three programs into bin/
 	go build -o bin/ ./cmd/...
 
-# Other flags than build's, so that build shares its compiled packages with the
-# tests and the linters.
+# build uses other flags, so that it shares compiled packages with the tests and
+# the linters.
 .PHONY: dist
-dist: ## build the programs as they are shipped: static and reproducible, into bin/dist/
+dist: ## build static, reproducible programs for releases into bin/dist/
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/dist/ ./cmd/...
 
 .PHONY: test
@@ -38,15 +38,15 @@ test: controlplane ## run all tests against a real control plane (PKG=./payload/
 	go test $(TESTFLAGS) $(PKG)
 
 .PHONY: demo
-demo: build ## a Git commit becomes a running release and upgraded hosts, on this machine
+demo: build ## run the demo: a Git commit becomes a running release and upgraded hosts
 	go run ./test/demo
 
 .PHONY: e2e
-e2e: build controlplane ## run only the whole-program tests, with their output
+e2e: build controlplane ## run the whole-program tests
 	go test $(TESTFLAGS) -count=1 -v ./test/e2e/...
 
 .PHONY: bench
-bench: controlplane ## measure the main job beside its peers into bin/bench.json, half an hour, eleven minutes of it idle (ROWS=repair,plan and ROUNDS=1 for less)
+bench: controlplane ## run the benchmarks, half an hour, into bin/bench.json (ROWS=repair,plan and ROUNDS=1 for less)
 	go run ./test/bench $(if $(ROWS),-rows $(ROWS)) $(if $(ROUNDS),-rounds $(ROUNDS))
 
 .PHONY: controlplane
@@ -54,7 +54,7 @@ controlplane: ## compile the tests' control plane into the user's cache (once, a
 	@go run ./test/controlplane/build
 
 .PHONY: peers
-peers: $(PEERS)/cosign-$(COSIGN_VERSION) ## compile the cosign CLI, which must agree with us, into the user's cache (once)
+peers: $(PEERS)/cosign-$(COSIGN_VERSION) ## compile the cosign CLI for the tests into the user's cache (once)
 
 $(PEERS)/cosign-$(COSIGN_VERSION):
 	@echo "compiling cosign $(COSIGN_VERSION) (once, a few minutes)"
@@ -67,11 +67,11 @@ print-cosign:
 	@echo $(PEERS)/cosign-$(COSIGN_VERSION)
 
 .PHONY: lint
-lint: $(call tool,golangci-lint) ## run the linters that must pass
+lint: $(call tool,golangci-lint) ## run the linters
 	$(call tool,golangci-lint) run ./...
 
 .PHONY: shape
-shape: $(call tool,golangci-lint) ## show long, complex and doubled code; a mirror, not a gate
+shape: $(call tool,golangci-lint) ## report long, complex and duplicated code (informational)
 	$(call tool,golangci-lint) run --enable-only cyclop,dupl,funlen,goconst,interfacebloat --issues-exit-code 0 ./...
 
 .PHONY: fmt
@@ -79,7 +79,7 @@ fmt: $(call tool,golangci-lint) ## format all Go files
 	$(call tool,golangci-lint) fmt ./...
 
 .PHONY: generate
-generate: $(call tool,controller-gen) $(call tool,protoc-gen-go) $(call tool,protoc-gen-go-grpc) ## write what is generated: definitions, deep copies, protobuf
+generate: $(call tool,controller-gen) $(call tool,protoc-gen-go) $(call tool,protoc-gen-go-grpc) ## generate CRDs, deep copies, protobuf code and the reference of reasons
 	@command -v protoc >/dev/null || { echo 'generate: install protoc 3.21.12 (Debian: protobuf-compiler)' >&2; exit 1; }
 	$(call tool,controller-gen) object:headerFile=config/boilerplate.go.txt crd:maxDescLen=300 \
 	  paths=./config/v1alpha1 output:crd:dir=config/crd
@@ -87,20 +87,20 @@ generate: $(call tool,controller-gen) $(call tool,protoc-gen-go) $(call tool,pro
 	go run ./config/reasons/page > docs/reference/reasons.md
 
 .PHONY: verify
-verify: generate lint ## fail if generated files aren't those in Git, or a linter complains
+verify: generate lint ## fail if generated files are outdated or a linter reports problems
 	git diff --exit-code -- config nodeos/agentpb docs/reference
 
 .PHONY: kustomize
-kustomize: ## render what an installation applies into bin/install.yaml
+kustomize: ## render config/default into bin/install.yaml
 	@mkdir -p bin
 	kubectl kustomize config/default > bin/install.yaml
 	@echo "bin/install.yaml: $$(grep -c '^kind:' bin/install.yaml) objects"
 
 .PHONY: clean
-clean: ## remove bin/; the cached control plane stays
+clean: ## remove bin/ (the cached control plane is kept)
 	rm -rf bin
 
-# The tools come from a module file of their own; each is built once.
+# The tools have their own module file; each is built once.
 $(TOOLS)/golangci-lint: IMPORT = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(TOOLS)/controller-gen: IMPORT = sigs.k8s.io/controller-tools/cmd/controller-gen
 $(TOOLS)/protoc-gen-go: IMPORT = google.golang.org/protobuf/cmd/protoc-gen-go

@@ -26,7 +26,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/crd"
 )
 
-// SharedWithKinds returns the shared control plane with the definitions of the
+// SharedWithKinds returns the shared control plane with the CRDs of the
 // declared kinds installed and served.
 func SharedWithKinds(tb testing.TB) *Cluster {
 	tb.Helper()
@@ -37,8 +37,8 @@ func SharedWithKinds(tb testing.TB) *Cluster {
 	return c
 }
 
-// InstallKinds applies the definitions of the declared kinds and waits until
-// the API server serves them.
+// InstallKinds applies the CRDs of the declared kinds and waits until the API
+// server serves them.
 func (c *Cluster) InstallKinds(ctx context.Context) error {
 	return fs.WalkDir(crd.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -52,9 +52,8 @@ func (c *Cluster) InstallKinds(ctx context.Context) error {
 	})
 }
 
-// Apply applies the documents of a YAML stream by server-side apply as the
-// administrator, in their order, and waits after each definition until its kind
-// is served.
+// Apply applies the documents of a YAML stream in order by server-side apply
+// as the administrator, and waits after each CRD until its kind is served.
 func (c *Cluster) Apply(ctx context.Context, documents []byte) error {
 	client, err := dynamic.NewForConfig(c.Config)
 	if err != nil {
@@ -79,7 +78,7 @@ func (c *Cluster) Apply(ctx context.Context, documents []byte) error {
 			return fmt.Errorf("decode a document: %w", err)
 		}
 		if len(object.Object) == 0 {
-			continue // a comment alone
+			continue // a comment only
 		}
 		if err := c.applyOne(ctx, client, mapper, object); err != nil {
 			return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
@@ -118,7 +117,8 @@ func (c *Cluster) applyOne(ctx context.Context, client dynamic.Interface, mapper
 	return nil
 }
 
-// established reports whether the API server serves the kind that d defines.
+// established reports whether the API server serves the kind that the CRD d
+// defines.
 func established(d *unstructured.Unstructured) bool {
 	conditions, _, err := unstructured.NestedSlice(d.Object, "status", "conditions")
 	if err != nil {

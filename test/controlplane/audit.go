@@ -16,20 +16,20 @@ import (
 	"time"
 )
 
-// Audited is one request as the audit log has it.
+// Audited is one request in the audit log.
 type Audited struct {
-	// User is who asked; As is whom the user impersonated, or "".
+	// User sent the request; As is the user that it impersonated, or "".
 	User, As string
 	// Verb is Kubernetes' own: get, list, watch, create, update, patch, delete,
 	// deletecollection.
 	Verb string
-	// Group, Resource, Subresource, Namespace and Name are what it was about.
+	// Group, Resource, Subresource, Namespace and Name identify the target.
 	Group, Resource, Subresource, Namespace, Name string
-	// DryRun says that nothing may have changed.
+	// DryRun is true if nothing may have changed.
 	DryRun bool
 	// Code is the HTTP status.
 	Code int
-	// At is when the server received it, Ended when it had answered.
+	// At is when the server received it, Ended when it answered.
 	At, Ended time.Time
 }
 
@@ -38,7 +38,7 @@ func (a Audited) Writes() bool {
 	return !a.DryRun && !slices.Contains([]string{"get", "list", "watch"}, a.Verb)
 }
 
-// String is the request in a line.
+// String returns the request in one line.
 func (a Audited) String() string {
 	who := a.User
 	if a.As != "" {
@@ -53,7 +53,7 @@ type AuditMark struct {
 	offset int64
 }
 
-// MarkAudit returns the end of the audit log that Options.AuditLog named.
+// MarkAudit returns the end of the audit log in Options.AuditLog.
 func (c *Cluster) MarkAudit() (AuditMark, error) {
 	if c.opts.AuditLog == "" {
 		return AuditMark{}, errors.New("read the audit log: this control plane has none")
@@ -66,7 +66,7 @@ func (c *Cluster) MarkAudit() (AuditMark, error) {
 }
 
 // Since returns the requests that ended after the mark, in the log's order; a
-// watch counts when it begins.
+// watch counts when it starts.
 func (m AuditMark) Since() ([]Audited, error) {
 	file, err := os.Open(m.path)
 	if err != nil {
@@ -80,7 +80,7 @@ func (m AuditMark) Since() ([]Audited, error) {
 	for r := bufio.NewReader(file); ; {
 		line, err := r.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return out, nil // a line without an end is being written
+			return out, nil // an incomplete line is being written
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the audit log: %w", err)
@@ -95,8 +95,8 @@ func (m AuditMark) Since() ([]Audited, error) {
 	}
 }
 
-// parseAudit reads a line; counts is false for the end of a watch, which its
-// beginning told of, and for the beginning of others.
+// parseAudit reads a line; counts is false for the end of a watch, which
+// counted when it started, and for the start of other requests.
 func parseAudit(line []byte) (a Audited, counts bool, err error) {
 	type user struct {
 		Username string `json:"username"`
@@ -134,7 +134,7 @@ func parseAudit(line []byte) (a Audited, counts bool, err error) {
 	case e.Stage == "ResponseStarted":
 		return a, a.Verb == "watch", nil
 	case a.Verb == "watch":
-		return a, a.Code >= http.StatusBadRequest, nil // It never began.
+		return a, a.Code >= http.StatusBadRequest, nil // It never started.
 	default:
 		return a, true, nil
 	}

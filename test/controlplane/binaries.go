@@ -14,15 +14,15 @@ import (
 	"runtime"
 )
 
-// Environment variables that name binaries made elsewhere.
+// Environment variables for binaries built elsewhere.
 const (
-	// EnvBinary is the path of a multi-call binary, as Ensure makes it.
+	// EnvBinary is the path of a multi-call binary of Ensure.
 	EnvBinary = "LOCKSTEP_CONTROLPLANE"
 	// EnvAssets is the directory of separate binaries, as envtest uses it.
 	EnvAssets = "KUBEBUILDER_ASSETS"
 )
 
-// The components, by the names of their binaries.
+// The components by the names of their binaries.
 const (
 	etcd              = "etcd"
 	apiServer         = "kube-apiserver"
@@ -48,7 +48,7 @@ func (b binaries) command(component string) ([]string, error) {
 	return []string{path}, nil
 }
 
-// fromEnvironment returns binaries that the environment names, if it does.
+// fromEnvironment returns the binaries of the environment variables, if set.
 func fromEnvironment(getenv func(string) string) (binaries, bool, error) {
 	if path := getenv(EnvBinary); path != "" {
 		if _, err := os.Stat(path); err != nil {
@@ -80,8 +80,9 @@ func sourceDir() (string, error) {
 	}
 }
 
-// cachePath returns where the binary of this source and this Go release lies:
-// the key covers all that decides its bytes but the flags in build.
+// cachePath returns the path of the cached binary for this source and Go
+// release: the key covers everything that determines its bytes except the
+// flags in build.
 func cachePath(source string) (string, error) {
 	hash := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
@@ -96,7 +97,7 @@ func cachePath(source string) (string, error) {
 	return inCache("controlplane", hex.EncodeToString(hash.Sum(nil))[:32], "controlplane")
 }
 
-// kwokPath returns where the fake kubelet's binary lies.
+// kwokPath returns the path of the cached kwok binary.
 func kwokPath() (string, error) {
 	return inCache("kwok", kwokVersion+"-"+runtime.Version(), "kwok")
 }

@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// validity is long enough for any test run and short enough that a forgotten
-// key is worthless.
+// validity is long enough for any test run and short enough that a leaked key
+// is worthless.
 const validity = 48 * time.Hour
 
-// authority is a certificate authority that lives as long as a control plane.
+// authority is a certificate authority with the lifetime of a control plane.
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
@@ -64,8 +64,8 @@ func newAuthority(name string, now time.Time) (*authority, error) {
 	return &authority{cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
-// client issues a client certificate: the API server takes the common name for
-// the user and the organisations for the groups.
+// client issues a client certificate: the API server reads the user from the
+// common name and the groups from the organizations.
 func (a *authority) client(user string, groups []string, now time.Time) (pair, error) {
 	return a.issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
@@ -105,7 +105,7 @@ func (a *authority) issue(template *x509.Certificate, now time.Time) (pair, erro
 	return pair{cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), key: private}, nil
 }
 
-// write puts the pair beside one another as NAME.crt and NAME.key.
+// write writes the pair as NAME.crt and NAME.key.
 func (p pair) write(dir, name string) error {
 	if err := writeFile(filepath.Join(dir, name+".crt"), p.cert); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (p pair) write(dir, name string) error {
 	return writeFile(filepath.Join(dir, name+".key"), p.key)
 }
 
-// writeServiceAccountKeys makes the key that signs service account tokens.
+// writeServiceAccountKeys creates the key that signs service account tokens.
 func writeServiceAccountKeys(dir string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -23,12 +23,12 @@ import (
 // Cluster is a running control plane. Its methods may be called from several
 // goroutines; those that pause and restart components affect all its users.
 type Cluster struct {
-	// Config reaches the API server as an administrator (system:masters),
-	// without a limit on the client's side. Copy it before changing it.
+	// Config authenticates as an administrator (system:masters), without a
+	// client-side rate limit. Copy it before changing it.
 	Config *rest.Config
 	// URL is the API server's address.
 	URL string
-	// Dir holds data, certificates, kubeconfigs and a log a component.
+	// Dir has data, certificates, kubeconfigs and one log per component.
 	Dir string
 
 	opts  Options
@@ -63,13 +63,12 @@ func (c *Cluster) ConfigFor(user string, groups ...string) (*rest.Config, error)
 	return &rest.Config{
 		Host:            c.URL,
 		TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.pem, CertData: client.cert, KeyData: client.key},
-		QPS:             -1, // the server has priority and fairness of its own
+		QPS:             -1, // the server has priority and fairness
 	}, nil
 }
 
-// ConfigForServiceAccount returns a configuration that the API server takes
-// for the service account's: the same user and groups as its token carries.
-// The account needn't exist.
+// ConfigForServiceAccount returns a configuration with the user and groups of
+// a service account's token. The account needn't exist.
 func (c *Cluster) ConfigForServiceAccount(namespace, name string) (*rest.Config, error) {
 	return c.ConfigFor("system:serviceaccount:"+namespace+":"+name,
 		"system:serviceaccounts", "system:serviceaccounts:"+namespace)
@@ -112,8 +111,8 @@ func (c *Cluster) stop() error {
 	order, procs := c.order, c.procs
 	c.mu.Unlock()
 	var failures error
-	// The data go away with the directory, so nothing needs a graceful end; a
-	// kept directory holds what the API server had acknowledged either way.
+	// The data are removed with the directory, so no graceful end is needed; a
+	// kept directory has everything that the API server acknowledged.
 	for _, component := range slices.Backward(order) {
 		failures = errors.Join(failures, procs[component].kill())
 	}
@@ -128,10 +127,10 @@ func (c *Cluster) stop() error {
 	return failures
 }
 
-// dirPrefix names the temporary directories, which sweep finds by it.
+// dirPrefix is the prefix of temporary directories, for sweep.
 const dirPrefix = "lockstep-controlplane-"
 
-// makeDir makes the directory, after removing those of control planes whose
+// makeDir creates the directory and removes those of control planes whose
 // owner was killed.
 func (c *Cluster) makeDir() error {
 	if c.opts.Dir != "" {
@@ -161,8 +160,7 @@ func (c *Cluster) makeDir() error {
 	return writeFile(c.file("audit-policy.yaml"), []byte(auditPolicy))
 }
 
-// sweep removes directories that nobody holds. It is housekeeping: what can't
-// be removed is left for the next one.
+// sweep removes directories that no process holds, as far as it can.
 func sweep(tmp string) {
 	dirs, err := filepath.Glob(filepath.Join(tmp, dirPrefix+"*"))
 	if err != nil {
@@ -171,7 +169,7 @@ func sweep(tmp string) {
 	for _, dir := range dirs {
 		info, err := os.Stat(filepath.Join(dir, "lock"))
 		if err != nil || time.Since(info.ModTime()) < time.Minute {
-			continue // being made: its maker may not hold the lock yet
+			continue // new: its owner may not hold the lock yet
 		}
 		held, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 		if err != nil {

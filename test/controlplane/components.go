@@ -41,7 +41,8 @@ func (c *Cluster) etcdFlags() []string {
 	client, peer := loopback("http", c.ports.etcd), loopback("http", c.ports.etcdPeer)
 	return []string{
 		"--name=default", "--data-dir=" + c.file("etcd"), "--log-level=warn",
-		// A test's data needn't outlive a power cut, and fsync is half its time.
+		// A test's data needn't survive a power cut, and fsync is half the
+		// time.
 		"--unsafe-no-fsync",
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
@@ -62,7 +63,8 @@ func (c *Cluster) apiServerFlags() []string {
 		"--authorization-mode=Node,RBAC", "--anonymous-auth=false", "--allow-privileged=true",
 		"--enable-admission-plugins=NodeRestriction",
 		"--endpoint-reconciler-type=none", "--profiling=false",
-		// Without the front proxy's flags the other components log errors for ever.
+		// Without the front proxy's flags the other components log errors
+		// continuously.
 		"--requestheader-client-ca-file=" + c.file("front-proxy-ca.crt"),
 		"--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
@@ -85,7 +87,7 @@ func (c *Cluster) schedulerFlags() []string {
 	return c.clientFlags(scheduler, c.ports.scheduler)
 }
 
-// clientFlags are those that the controller-manager and the scheduler share.
+// clientFlags are common to the controller-manager and the scheduler.
 func (c *Cluster) clientFlags(user string, port int) []string {
 	kubeconfig := c.kubeconfig(user)
 	return []string{
@@ -95,7 +97,7 @@ func (c *Cluster) clientFlags(user string, port int) []string {
 	}
 }
 
-// auditPolicy logs who did what to which object, without bodies.
+// auditPolicy logs requests without bodies.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]

@@ -300,7 +300,8 @@ func stopCluster(t *testing.T, c *Cluster) {
 	}
 }
 
-// eventually waits for a condition with a deadline that a loaded machine keeps.
+// eventually waits for a condition with a deadline that suits a loaded
+// machine.
 func eventually(t *testing.T, what string, check func(context.Context) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -2,14 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package controlplane starts a real Kubernetes control plane for tests and
-// for the demonstration: etcd, kube-apiserver, kube-controller-manager and,
-// where pods have to run, kube-scheduler and kwok (fake kubelets).
+// for the demo: etcd, kube-apiserver, kube-controller-manager and, where pods
+// have to run, kube-scheduler and kwok (fake kubelets).
 //
-// Nothing is faked above the kubelet: role-based access control is on,
-// anonymous requests are refused, admission and validation are those of a
-// release. The components are child processes of the test binary; the kernel
-// ends them when the test binary ends, however it ends, so that nothing is left
-// running. Everything listens on loopback only.
+// Only the kubelet is fake: role-based access control is enabled, anonymous
+// requests are rejected, admission and validation are those of a release. The
+// components are child processes of the test binary; the kernel ends them with
+// the test binary. Everything listens on loopback only.
 //
 // A package's tests normally share one control plane:
 //
@@ -19,10 +18,10 @@
 //		c := controlplane.Shared(t)
 //		client, err := client.New(c.Config, client.Options{})
 //
-// with a namespace of its own for each test. Start gives a test one of its own,
-// where cluster-scoped state would clash or the API server has to fail.
+// with a namespace per test. Start gives a test its own control plane, where
+// cluster-scoped state would clash or the API server has to fail.
 //
-// The components come from one multi-call binary (the nested module in
-// multicall), compiled once and kept in the user's cache directory under a key
-// of its sources: see Ensure.
+// The components are one multi-call binary (the nested module in multicall),
+// compiled once and cached in the user's cache directory under a key of its
+// sources: see Ensure.
 package controlplane

@@ -23,22 +23,21 @@ const (
 	// binary compiles; it only serves the progress line.
 	expectedPackages = 2528
 	kwokPackages     = 1260
-	// progressEvery is how many packages pass between two progress lines.
+	// progressEvery is the number of packages between two progress lines.
 	progressEvery = 100
 )
 
-// versionFlags are linked into the binary: without it the server calls
-// itself v0.0.0 and kubectl can't parse that.
+// versionFlags are linked into the binary: otherwise the server's version is
+// v0.0.0, which kubectl can't parse.
 const versionFlags = "-s -w" +
 	" -X k8s.io/component-base/version.gitVersion=v1.36.3" +
 	" -X k8s.io/component-base/version.gitMajor=1" +
 	" -X k8s.io/component-base/version.gitMinor=36" +
 	" -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3"
 
-// Ensure returns the path of the multi-call binary and compiles it first where
-// the cache doesn't hold it: about five minutes on two idle cores, the first
-// time. Progress goes to progress, a line each hundred packages. Two processes
-// that ask at once compile once.
+// Ensure returns the path of the multi-call binary and compiles it if it isn't
+// cached: about five minutes on two idle cores. It writes a line per hundred
+// packages to progress. Concurrent calls of several processes compile once.
 func Ensure(ctx context.Context, progress io.Writer) (string, error) {
 	source, err := sourceDir()
 	if err != nil {
@@ -57,8 +56,7 @@ func Ensure(ctx context.Context, progress io.Writer) (string, error) {
 	})
 }
 
-// EnsureKwok does for the fake kubelet what Ensure does for the control plane:
-// about a minute the first time.
+// EnsureKwok does the same for kwok: about a minute.
 func EnsureKwok(ctx context.Context, progress io.Writer) (string, error) {
 	target, err := kwokPath()
 	if err != nil {
@@ -74,7 +72,7 @@ func EnsureKwok(ctx context.Context, progress io.Writer) (string, error) {
 	})
 }
 
-// compilation says how to make one cached binary.
+// compilation describes one cached binary.
 type compilation struct {
 	name, target string
 	packages     int
@@ -83,8 +81,9 @@ type compilation struct {
 	args         func(out string) []string
 }
 
-// build compiles into a temporary directory beside the target and renames, so
-// that the target is whole or absent. A file lock admits one builder at a time.
+// build compiles into a temporary directory beside the target and renames it,
+// so that the target is complete or absent. A file lock admits one builder at
+// a time.
 func build(ctx context.Context, progress io.Writer, c compilation) error {
 	if ok, err := exists(c.target); ok || err != nil {
 		return err
@@ -99,7 +98,7 @@ func build(ctx context.Context, progress io.Writer, c compilation) error {
 	}
 	defer unlock()
 	if ok, err := exists(c.target); ok || err != nil {
-		return err // the one that held the lock made it
+		return err // another process compiled it
 	}
 	out, err := os.MkdirTemp(dir, "build-")
 	if err != nil {
@@ -137,7 +136,8 @@ func compile(ctx context.Context, progress io.Writer, c compilation, out string)
 	return nil
 }
 
-// follow counts the packages that go build names and returns its last lines.
+// follow counts the packages in the output of go build and returns its last
+// lines.
 func follow(r io.Reader, progress io.Writer, c compilation) string {
 	var last [][]byte
 	count := 0
@@ -155,8 +155,8 @@ func follow(r io.Reader, progress io.Writer, c compilation) string {
 	return string(bytes.Join(last, []byte("\n")))
 }
 
-// isPackage tells an import path, as go build -v prints it, from the lines
-// about downloads and errors.
+// isPackage reports whether a line of go build -v is an import path, rather
+// than a message about downloads or errors.
 func isPackage(line string) bool {
 	return line != "" && !strings.ContainsAny(line, " \t#:")
 }

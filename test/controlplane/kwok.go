@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Two kwok processes share the nodes by NodeLabel: one plays whole kubelets
-// and renews leases, the other plays pods on the nodes of hosts under test and
-// never touches a Node or a Lease.
+// Two kwok processes share the nodes by NodeLabel: one simulates whole
+// kubelets and renews leases, the other simulates pods on the nodes of hosts
+// under test and never writes a Node or a Lease.
 const (
 	kwokNodes = "kwok-nodes"
 	kwokPods  = "kwok-pods"
@@ -35,12 +35,12 @@ var kwokNodeStages string
 var kwokPodStages string
 
 // kwokIdleStage matches no node. kwok manages the pods of a node only if it
-// has any stage for nodes.
+// has a stage for nodes.
 //
 //go:embed stages/idle.yaml
 var kwokIdleStage string
 
-// startFull starts the scheduler and the fake kubelets, and makes the nodes.
+// startFull starts the scheduler and the fake kubelets, and creates the nodes.
 func (c *Cluster) startFull(ctx context.Context) error {
 	if err := errors.Join(
 		writeFile(c.file(kwokNodes+".yaml"), []byte(kwokNodeStages+"---\n"+kwokPodStages)),
@@ -62,16 +62,16 @@ func (c *Cluster) kwokArguments(component string) []string {
 		"--node-ip=127.0.0.1", "--server-address=127.0.0.1:0",
 	}
 	if component == kwokNodes {
-		// A longer lease outlasts the controller-manager's grace, and pods that
-		// it marks unready then stay so.
+		// A longer lease outlasts the controller-manager's grace period, and
+		// pods that it marks unready stay so.
 		return append(arguments, "--manage-nodes-with-label-selector="+NodeLabel, "--node-lease-duration-seconds=40")
 	}
 	return append(arguments, "--manage-nodes-with-label-selector=!"+NodeLabel, "--node-lease-duration-seconds=0")
 }
 
-// AddNodes makes count nodes fake-0, fake-1, … that kwok plays wholly, with
-// labels besides NodeLabel, and returns when they are made, not ready. Those
-// that exist are left alone. Only a Full control plane moves them.
+// AddNodes creates count nodes fake-0, fake-1, … that kwok simulates, with
+// labels besides NodeLabel. It doesn't wait until they are ready. Existing
+// nodes are left unchanged. Only a Full control plane simulates them.
 func (c *Cluster) AddNodes(ctx context.Context, count int, labels map[string]string) error {
 	client, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // maxMetrics bounds the answer of /metrics, in bytes; a busy server's has 2 MiB.
 const maxMetrics = 64 << 20
 
-// Request is a class of requests as the API server counts them.
+// Request is a class of requests in the API server's metrics.
 type Request struct {
 	Verb        string // GET, LIST, WATCH, POST, PUT, PATCH, APPLY, DELETE, …
 	Group       string
@@ -42,9 +42,9 @@ func (c Counts) Sum(match func(Request) bool) int {
 	return sum
 }
 
-// RequestCounts returns the API server's own count of the requests that it
-// answered (apiserver_request_total), so that a test can bound what a step
-// costs without a proxy in between.
+// RequestCounts returns the number of requests that the API server answered
+// (apiserver_request_total), so that a test can bound the cost of a step
+// without a proxy.
 func (c *Cluster) RequestCounts(ctx context.Context) (Counts, error) {
 	families, err := c.Metrics(ctx)
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *Cluster) Metrics(ctx context.Context) (map[string]*dto.MetricFamily, er
 	return families, nil
 }
 
-// CPU returns the processor time that the API server and etcd have used since
-// their last start, user and system.
+// CPU returns the CPU time, user and system, of the API server and etcd since
+// their last start.
 func (c *Cluster) CPU() (time.Duration, error) {
 	var sum time.Duration
 	for _, component := range []string{etcd, apiServer} {

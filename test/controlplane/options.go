@@ -5,17 +5,16 @@ package controlplane
 
 import "time"
 
-// Profile says which components a control plane has.
+// Profile selects the components of a control plane.
 type Profile int
 
-// The profiles, by rising cost.
+// The profiles, from the cheapest to the most expensive.
 const (
 	// Light is etcd, the API server and the controller-manager: objects are
-	// admitted, owned and garbage collected, but no pod is ever scheduled.
+	// admitted, owned and garbage-collected, but pods aren't scheduled.
 	Light Profile = iota
-	// Bare is etcd and the API server alone, for measurements that no
-	// controller may disturb: namespaces never finish their deletion and
-	// service accounts aren't made.
+	// Bare is etcd and the API server, for measurements without controllers:
+	// namespaces are never fully deleted and service accounts aren't created.
 	Bare
 	// Full is Light with the scheduler and fake kubelets: pods run.
 	Full
@@ -34,30 +33,31 @@ func (p Profile) String() string {
 	return "unknown"
 }
 
-// NodeLabel marks the nodes whose kubelet kwok plays wholly: it keeps their
-// status and lease. On every other node kwok plays the pods only, because a
-// host under test owns its Node object.
+// NodeLabel marks nodes whose kubelet kwok simulates: it writes their status
+// and lease. On every other node kwok simulates only pods, because a host
+// under test owns its Node object.
 const NodeLabel = "controlplane.test/kubelet"
 
-// Options choose a control plane. The zero value is a Light one in a temporary
-// directory.
+// Options configure a control plane. The zero value is a Light one in a
+// temporary directory.
 type Options struct {
 	Profile Profile
-	// Dir holds data, certificates and logs. Empty means a temporary directory,
-	// removed by Stop; another one must not exist or be empty, and stays.
+	// Dir is for data, certificates and logs. Empty means a temporary
+	// directory, removed by Stop; any other directory must be empty or
+	// missing, and is kept.
 	Dir string
-	// Nodes is how many nodes labelled NodeLabel a Full control plane has at
-	// its start. Zero means none: hosts under test register their own.
+	// Nodes is the number of nodes with NodeLabel at the start of a Full
+	// control plane. Zero means none: hosts under test register their own.
 	Nodes int
-	// AuditLog is a file that receives a JSON line a request (level Metadata).
-	// Empty means no audit log.
+	// AuditLog is a file that receives a JSON line per request (level
+	// Metadata). Empty means no audit log.
 	AuditLog string
 	// APIServerFlags are added to the API server's flags; the last one wins.
 	APIServerFlags []string
-	// ReadyTimeout bounds the start of the whole control plane. Zero means two
-	// minutes, which a loaded machine with two cores doesn't reach.
+	// ReadyTimeout bounds the start of the control plane. Zero means two
+	// minutes, more than a loaded machine with two cores needs.
 	ReadyTimeout time.Duration
 }
 
-// defaultReadyTimeout is fifty times what an idle machine takes.
+// defaultReadyTimeout is fifty times the start on an idle machine.
 const defaultReadyTimeout = 2 * time.Minute

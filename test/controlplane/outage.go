@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// stopGrace is how long a component may take to end when asked to.
+// stopGrace is the time that a component has to end on SIGTERM.
 const stopGrace = 10 * time.Second
 
-// Pause freezes the API server (SIGSTOP): connections stay open and nothing is
+// Pause freezes the API server (SIGSTOP): connections stay open and aren't
 // answered, as in a partition. Resume ends it.
 func (c *Cluster) Pause() error { return c.signalAPIServer(syscall.SIGSTOP) }
 
-// Resume lets a paused API server go on.
+// Resume resumes a paused API server.
 func (c *Cluster) Resume() error { return c.signalAPIServer(syscall.SIGCONT) }
 
 func (c *Cluster) signalAPIServer(sig syscall.Signal) error {
@@ -31,7 +31,7 @@ func (c *Cluster) signalAPIServer(sig syscall.Signal) error {
 }
 
 // StopAPIServer ends the API server: connections are refused until
-// StartAPIServer. Its data stay.
+// StartAPIServer. Its data are kept.
 func (c *Cluster) StopAPIServer() error {
 	p, err := c.process(apiServer)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Cluster) RestartAPIServer(ctx context.Context) error {
 }
 
 // Snapshot copies etcd's data to dir, which must not exist. The API server and
-// etcd are down meanwhile.
+// etcd are stopped meanwhile.
 func (c *Cluster) Snapshot(ctx context.Context, dir string) error {
 	return c.whileDown(ctx, func() error {
 		if err := os.CopyFS(dir, os.DirFS(c.file(etcd))); err != nil {
@@ -68,8 +68,8 @@ func (c *Cluster) Snapshot(ctx context.Context, dir string) error {
 	})
 }
 
-// Restore puts data from Snapshot back: the cluster forgets all that came
-// later, and its resource versions go back, as after a real disaster.
+// Restore restores data of Snapshot: later changes are lost and resource
+// versions are lower, as after a real disaster.
 func (c *Cluster) Restore(ctx context.Context, dir string) error {
 	return c.whileDown(ctx, func() error {
 		if err := os.RemoveAll(c.file(etcd)); err != nil {
@@ -85,7 +85,7 @@ func (c *Cluster) Restore(ctx context.Context, dir string) error {
 	})
 }
 
-// whileDown runs do with the API server and etcd ended, then starts them again.
+// whileDown stops the API server and etcd, runs do, and starts them again.
 func (c *Cluster) whileDown(ctx context.Context, do func() error) error {
 	if err := c.StopAPIServer(); err != nil {
 		return err

@@ -41,7 +41,7 @@ func startProcess(name string, argv []string, dir string) (*process, error) {
 	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // the cluster ends it by its id, not by a context
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = dir
-	// A group of its own keeps a Ctrl-C at the terminal from reaching the
+	// A separate process group keeps a Ctrl-C at the terminal from ending the
 	// component before its owner has stopped what depends on it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	p := &process{name: name, log: logPath, cmd: cmd, done: make(chan struct{})}
@@ -71,7 +71,8 @@ func (p *process) run(started chan<- error, log *os.File) {
 	close(p.done)
 }
 
-// signal sends sig unless the child has gone; a reused id is never hit.
+// signal sends sig unless the child has ended; it never hits a reused process
+// id.
 func (p *process) signal(sig syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,11 +85,11 @@ func (p *process) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// stop asks the child to end, waits for grace, then kills it. It returns when
-// the child has gone.
+// stop sends SIGTERM to the child, waits for grace, then kills it. It returns
+// when the child has ended.
 func (p *process) stop(grace time.Duration) error {
 	err := p.signal(syscall.SIGTERM)
-	// A stopped process (SIGSTOP) acts on SIGTERM only once it goes on.
+	// A stopped process (SIGSTOP) handles SIGTERM only after SIGCONT.
 	err = errors.Join(err, p.signal(syscall.SIGCONT))
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -100,14 +101,14 @@ func (p *process) stop(grace time.Duration) error {
 	return errors.Join(err, p.kill())
 }
 
-// kill ends the child at once and waits for it.
+// kill ends the child immediately and waits for it.
 func (p *process) kill() error {
 	err := p.signal(syscall.SIGKILL)
 	<-p.done
 	return err
 }
 
-// exited reports whether the child has gone, and how.
+// exited reports whether the child has ended, and how.
 func (p *process) exited() (bool, error) {
 	select {
 	case <-p.done:
@@ -134,10 +135,10 @@ func (p *process) tail(lines int) string {
 	return string(bytes.Join(all, []byte("\n")))
 }
 
-// cpu is the processor time that the process has used.
+// cpu is the CPU time of the process.
 func (p *process) cpu() (time.Duration, error) { return CPUOf(p.cmd.Process.Pid) }
 
-// CPUOf is the processor time that a process has used, user and system.
+// CPUOf is the CPU time of a process, user and system.
 func CPUOf(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// shared is the one control plane of a test binary. It is package state because
-// its life is the process's own: TestMain ends it, or the kernel does.
+// shared is the control plane of a test binary. It is package state because it
+// has the lifetime of the process: TestMain or the kernel ends it.
 var shared struct {
 	once    sync.Once
 	mu      sync.Mutex
@@ -21,17 +21,17 @@ var shared struct {
 	err     error
 }
 
-// reserve is what Shared leaves of a test binary's time for the tests.
+// reserve is the part of a test binary's time that Shared leaves for the
+// tests.
 const reserve = 30 * time.Second
 
-// Shared returns the Light control plane that all tests of a binary use. The
-// first call starts it, and compiles it where the cache doesn't hold it. Tests
-// keep apart by namespaces and names of their own. The test fails if it can't
-// be started.
+// Shared returns the Light control plane for all tests of a binary. The first
+// call starts it, and compiles it if it isn't cached. Tests use separate
+// namespaces and names. The test fails if it can't be started.
 func Shared(tb testing.TB) *Cluster {
 	tb.Helper()
 	shared.once.Do(func() {
-		ctx := context.Background() // the start belongs to the binary, not to the test that comes first
+		ctx := context.Background() // the start belongs to the binary, not to its first test
 		if d, ok := tb.(interface{ Deadline() (time.Time, bool) }); ok {
 			if deadline, ok := d.Deadline(); ok {
 				limited, cancel := context.WithDeadline(ctx, deadline.Add(-reserve))
@@ -52,13 +52,13 @@ func Shared(tb testing.TB) *Cluster {
 	return shared.cluster
 }
 
-// Main runs the tests and stops the shared control plane, if any test started
-// it. Its result is for os.Exit:
+// Main runs the tests and stops the shared control plane if a test started it.
+// Its result is for os.Exit:
 //
 //	func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 //
-// Without it the kernel ends the components with the test binary, and their
-// directory is removed by the next start.
+// Without it, the kernel ends the components with the test binary, and the
+// next start removes their directory.
 func Main(m *testing.M) int {
 	code := m.Run()
 	shared.mu.Lock()

@@ -19,16 +19,15 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// startAttempts covers a free port that another program takes between the look
-// and the bind.
+// startAttempts covers a free port that another program takes before the bind.
 const startAttempts = 3
 
-// Start starts a control plane and returns when it serves: the API server is
-// ready, and unless the profile is Bare the controllers have made the default
-// service account. The caller stops it. Binaries that aren't there yet are
-// compiled first (see Ensure), with the progress on standard error.
+// Start starts a control plane and returns when it is ready: the API server
+// serves, and unless the profile is Bare, the controllers have created the
+// default service account. The caller stops it. Missing binaries are compiled
+// first (see Ensure), with the progress on standard error.
 //
-// The context bounds the start alone; it doesn't end the control plane.
+// The context only bounds the start; it doesn't end the control plane.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	bins, kwok, err := locate(ctx, o, os.Stderr)
 	if err != nil {
@@ -48,7 +47,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	return nil, failures
 }
 
-// locate finds or makes the binaries that the profile needs.
+// locate finds or compiles the binaries of the profile.
 func locate(ctx context.Context, o Options, progress io.Writer) (bins binaries, kwok string, err error) {
 	bins, found, err := fromEnvironment(os.Getenv)
 	if err != nil {
@@ -94,7 +93,7 @@ func startOnce(ctx context.Context, o Options, bins binaries, kwok string) (_ *C
 	return c, c.startControllers(ctx)
 }
 
-// startControllers starts what runs on top of a serving API server.
+// startControllers starts the components that need a serving API server.
 func (c *Cluster) startControllers(ctx context.Context) error {
 	if c.opts.Profile == Bare {
 		return nil
@@ -114,7 +113,7 @@ func (c *Cluster) startControllers(ctx context.Context) error {
 	return nil
 }
 
-// newCluster lays out the directory: certificates, kubeconfig and ports.
+// newCluster prepares the directory: certificates, kubeconfig and ports.
 func newCluster(o Options, bins binaries, kwok string) (_ *Cluster, err error) {
 	c := &Cluster{opts: o, bins: bins, kwok: kwok, procs: map[string]*process{}}
 	if err := c.makeDir(); err != nil {
@@ -165,8 +164,8 @@ func (c *Cluster) writeCertificates(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	// The front proxy has an authority of its own: whoever holds a client
-	// certificate must not be able to speak for others.
+	// The front proxy has its own authority: a client certificate must not
+	// allow impersonation.
 	frontCA, err := newAuthority("controlplane-front-proxy-ca", now)
 	if err != nil {
 		return err
@@ -189,7 +188,8 @@ type ports struct {
 	etcd, etcdPeer, apiServer, controllerManager, scheduler int
 }
 
-// choosePorts asks the kernel for free ports, all at once so that they differ.
+// choosePorts asks the kernel for free ports, all at the same time so that
+// they differ.
 func (c *Cluster) choosePorts() error {
 	var listeners []net.Listener
 	defer func() {
@@ -218,8 +218,8 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 	return c.waitFor(ctx, "the API server to be ready", "/readyz")
 }
 
-// waitFor polls path until it answers 200. It gives up when ctx ends or when a
-// component has died, and then shows the end of the log that matters.
+// waitFor polls path until it answers 200. It fails when ctx ends or a
+// component has ended, with the end of the relevant log.
 func (c *Cluster) waitFor(ctx context.Context, what, path string) error {
 	last := "no answer yet"
 	err := poll(ctx, func(ctx context.Context) (bool, error) {
@@ -248,7 +248,7 @@ func (c *Cluster) get(ctx context.Context, path string) (int, string, error) {
 	}
 	response, err := c.probe.Do(request)
 	if err != nil {
-		return 0, "", err // url.Error names the method and the address
+		return 0, "", err // url.Error has the method and the address
 	}
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 512))
@@ -258,11 +258,11 @@ func (c *Cluster) get(ctx context.Context, path string) (int, string, error) {
 	return response.StatusCode, string(body), nil
 }
 
-// pollEvery is short beside the seconds that a start takes.
+// pollEvery is short compared with the seconds of a start.
 const pollEvery = 50 * time.Millisecond
 
-// poll calls check at once and then at each tick until it says true, fails or
-// ctx ends.
+// poll calls check immediately and at each tick until it returns true, fails
+// or ctx ends.
 func poll(ctx context.Context, check func(context.Context) (bool, error)) error {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()

@@ -41,7 +41,7 @@ type Git struct {
 	CA []byte
 	// Clone is the working copy.
 	Clone string
-	// Proxy stands before the server.
+	// Proxy is in front of the server.
 	Proxy *Proxy
 
 	server *gittestserver.GitServer
@@ -100,7 +100,7 @@ func newGit(ctx context.Context, dir string) (*Git, error) {
 
 func (g *Git) caFile() string { return filepath.Join(g.dir, "git-ca.crt") }
 
-// CloneURL is the URL with the server's credentials of users.
+// CloneURL is the URL with the server's credentials.
 func (g *Git) CloneURL() string {
 	return strings.Replace(g.URL, "https://", "https://"+gitUser+":"+gitPassword+"@", 1)
 }
@@ -110,7 +110,7 @@ func (g *Git) Run(ctx context.Context, args ...string) (string, error) {
 	return runIn(ctx, g.Clone, []string{"GIT_SSL_CAINFO=" + g.caFile(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_TERMINAL_PROMPT=0"}, "git", args...)
 }
 
-// Write puts files into the working copy; an empty content removes the file.
+// Write writes files into the working copy; an empty content removes the file.
 func (g *Git) Write(files map[string]string) error {
 	for name, content := range files {
 		path := filepath.Join(g.Clone, filepath.FromSlash(name))
@@ -161,7 +161,7 @@ func (g *Git) Push(ctx context.Context, branch string, args ...string) error {
 	return err
 }
 
-// StatusFile returns a file of the status branch as it is on the server.
+// StatusFile returns a file of the status branch on the server.
 func (g *Git) StatusFile(ctx context.Context, cluster, name string) (string, error) {
 	if err := g.fetchStatus(ctx, cluster); err != nil {
 		return "", err
@@ -188,8 +188,8 @@ func (g *Git) close() {
 	g.server.StopHTTP()
 }
 
-// NewSSHKey makes an ed25519 key pair in OpenSSH's format: the private key goes
-// to path, the public line is returned.
+// NewSSHKey creates an ed25519 key pair in OpenSSH's format: it writes the
+// private key to path and returns the public line.
 func NewSSHKey(path, comment string) (string, error) {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -213,7 +213,7 @@ func NewSSHKey(path, comment string) (string, error) {
 	return text, nil
 }
 
-// serverCertificate makes an authority and a certificate for loopback.
+// serverCertificate creates an authority and a certificate for loopback.
 func serverCertificate(name string) (ca, cert, key []byte, err error) {
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 )
 
-// KubeletVersion is what the hosts' first system reports.
+// KubeletVersion is the version that the hosts' first system reports.
 const KubeletVersion = "v1.36.3"
 
-// initHosts makes certificates, the first OS image and the machines, and waits
-// until their Nodes are Ready.
+// initHosts creates certificates, the first OS image and the machines, and
+// waits until their Nodes are Ready.
 func (w *Env) initHosts(ctx context.Context) error {
 	if w.opts.Hosts == 0 {
 		return nil
@@ -68,10 +68,11 @@ func (w *Env) initHosts(ctx context.Context) error {
 	return nil
 }
 
-// FirstOS is the reference of the system that the hosts had at the start.
+// FirstOS is the reference of the hosts' first system.
 func (w *Env) FirstOS() string { return w.simDigest }
 
-// addHost makes a machine, its certificate and its Host object, and powers it on.
+// addHost creates a machine, its certificate and its Host object, and powers
+// it on.
 func (w *Env) addHost(ctx context.Context, name string) error {
 	address, err := freeAddress(ctx)
 	if err != nil {
@@ -116,8 +117,8 @@ func (w *Env) PowerOn(name string) error {
 	return nil
 }
 
-// PowerOff cuts a machine's power: SIGKILL to its firmware, which takes the
-// agent with it.
+// PowerOff cuts a machine's power: SIGKILL to its firmware, which ends the
+// agent too.
 func (w *Env) PowerOff(name string) error {
 	h := w.Hosts[name]
 	if h.Agent == nil {

@@ -45,7 +45,7 @@ func Editables() []Editable {
 	}
 }
 
-// ClusterScoped says that the kind has no namespace.
+// ClusterScoped is true for kinds without a namespace.
 func (e Editable) ClusterScoped() bool {
 	switch e.Resource {
 	case "namespaces", "clusterroles", "priorityclasses", "storageclasses":
@@ -55,7 +55,8 @@ func (e Editable) ClusterScoped() bool {
 	}
 }
 
-// Make makes the i-th object of the kind, in a namespace where it has one.
+// Make returns the i-th object of the kind, with a namespace unless the kind
+// is cluster-scoped.
 func (e Editable) Make(i int, namespace string) (Object, error) {
 	name := fmt.Sprintf("edited-%s-%d", e.Resource, i)
 	content := map[string]any{}
@@ -84,7 +85,7 @@ func (e Editable) Patch() ([]byte, error) {
 	return body, nil
 }
 
-// whole turns the floats of a YAML decoder into the integers that they are.
+// whole converts the floats of a YAML decoder to integers.
 func whole(v any) any {
 	switch x := v.(type) {
 	case map[string]any:

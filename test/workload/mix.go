@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// Object is one generated object and where the server keeps it.
+// Object is one generated object and its resource.
 type Object struct {
 	Content  map[string]any
 	Resource string // the plural
@@ -29,7 +29,7 @@ type share struct {
 	count int // of 1,000
 }
 
-// mixShares is what an application of 1,000 objects is made of: 565 kB of YAML.
+// mixShares are the parts of an application of 1,000 objects: 565 kB of YAML.
 func mixShares() []share {
 	return []share{
 		{"CustomResourceDefinition", 20},
@@ -43,8 +43,8 @@ func mixShares() []share {
 	}
 }
 
-// MixResources are the resources of the mix but for definitions, which
-// client-go has no typed client for.
+// MixResources are the resources of the mix except CRDs, for which client-go
+// has no typed client.
 func MixResources() []schema.GroupVersionResource {
 	core := schema.GroupVersion{Version: "v1"}
 	rbac := schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
@@ -55,8 +55,8 @@ func MixResources() []schema.GroupVersionResource {
 	}
 }
 
-// Mix makes n objects of the mix. Their names begin with prefix, so that mixes
-// of other prefixes have no object in common with them.
+// Mix returns n objects of the mix. Their names begin with prefix: mixes with
+// different prefixes have no object in common.
 func Mix(prefix string, n int) []Object {
 	g := generator{prefix: prefix, namespaces: max(n/10, 1)}
 	var out []Object
@@ -87,8 +87,7 @@ func (g generator) labels(i int) map[string]any {
 	}
 }
 
-// head is the beginning of an object; its namespace is left out for cluster
-// scope.
+// head returns the start of an object, without a namespace for cluster scope.
 func (g generator) head(apiVersion, kind string, i int, clusterScope bool) map[string]any {
 	metadata := map[string]any{"name": g.name(i), "labels": g.labels(i)}
 	if !clusterScope {
@@ -97,7 +96,7 @@ func (g generator) head(apiVersion, kind string, i int, clusterScope bool) map[s
 	return map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": metadata}
 }
 
-// make makes the i-th object of a kind.
+// make returns the i-th object of a kind.
 func (g generator) make(kind string, i int) Object {
 	switch kind {
 	case "CustomResourceDefinition":
@@ -164,7 +163,7 @@ func container(i int) map[string]any {
 	}
 }
 
-// permission makes roles and their bindings of either scope.
+// permission returns roles and their bindings of either scope.
 func (g generator) permission(kind string, i int) Object {
 	const group = "rbac.authorization.k8s.io"
 	o := g.head(group+"/v1", kind, i, strings.HasPrefix(kind, "Cluster"))
@@ -180,7 +179,7 @@ func (g generator) permission(kind string, i int) Object {
 	return Object{Content: o, Resource: strings.ToLower(kind) + "s"}
 }
 
-// definition makes a definition of a namespaced kind that has a schema.
+// definition returns a CRD of a namespaced kind with a schema.
 func (g generator) definition(kind, group string) Object {
 	plural := strings.ToLower(kind) + "s"
 	text := map[string]any{"type": "string"}
@@ -205,7 +204,7 @@ func (g generator) definition(kind, group string) Object {
 	return Object{Content: o, Resource: "customresourcedefinitions", Foundation: true}
 }
 
-// Manifests makes what the engine takes.
+// Manifests returns the mix as the engine's input.
 func Manifests(objects []Object) ([]payload.Manifest, error) {
 	out := make([]payload.Manifest, 0, len(objects))
 	for _, o := range objects {
@@ -218,7 +217,7 @@ func Manifests(objects []Object) ([]payload.Manifest, error) {
 	return out, nil
 }
 
-// Documents makes the YAML stream that other tools take.
+// Documents returns the mix as a YAML stream for other tools.
 func Documents(objects []Object) ([]byte, error) {
 	var b bytes.Buffer
 	for _, o := range objects {

@@ -12,18 +12,17 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// ReleaseSize is the number of tasks of the shape: an OpenShift release has as
-// many.
+// ReleaseSize is the number of tasks, as in an OpenShift release.
 const ReleaseSize = 862
 
-// releaseLevels are the release's run levels and how many components each has:
-// 68 nodes, with the barriers between them 77.
+// releaseLevels are the run levels of the release and the number of components
+// in each: 68 nodes, 77 with barriers.
 func releaseLevels() (levels, widths []int) {
 	return []int{0, 3, 10, 12, 20, 25, 30, 50, 80, 90}, []int{1, 7, 2, 2, 2, 2, 3, 25, 2, 22}
 }
 
-// releaseCustom are the kinds that definitions of the release define, and how
-// many objects of each it has.
+// releaseCustom are the kinds of the release's CRDs, and the number of objects
+// of each.
 func releaseCustom() []share {
 	return []share{
 		{"CredentialsRequest", 45},
@@ -36,9 +35,9 @@ func releaseCustom() []share {
 	}
 }
 
-// releaseKinds are the built-in kinds but for foundations; ConfigMaps stand for
-// the 52 objects whose kinds are too rare to be told apart and for 11
-// FlowSchemas, which would change how the server under test shares itself.
+// releaseKinds are the built-in kinds except foundations. ConfigMaps stand for
+// 52 objects of rare kinds and for 11 FlowSchemas, which would change the
+// server under test.
 func releaseKinds() []share {
 	return []share{
 		{"RoleBinding", 86},
@@ -59,10 +58,9 @@ type Placed struct {
 	Component string
 }
 
-// Release makes a release of the tasks, kinds, levels and components of an
-// OpenShift release. The first component holds its namespaces and 32
-// definitions and is the largest, those of the second level hold the other
-// definitions.
+// Release returns a release with the tasks, kinds, run levels and components
+// of an OpenShift release. The first component has its namespaces and 32 CRDs
+// and is the largest; those of the second run level have the other CRDs.
 func Release(prefix string) []Placed {
 	g := generator{prefix: prefix, namespaces: 42}
 	var foundations, others []Object
@@ -106,8 +104,8 @@ func place(foundations, others []Object) []Placed {
 		}
 		out = append(out, Placed{o, level, component})
 	}
-	// The rest goes round the components of the other levels, so that each has
-	// some of every kind.
+	// The rest is distributed over the components of the other run levels, so
+	// that each has some of every kind.
 	var places []Placed
 	for l := 2; l < len(levels); l++ {
 		for c := range widths[l] {
@@ -122,7 +120,7 @@ func place(foundations, others []Object) []Placed {
 	return out
 }
 
-// ReleaseManifests makes what the engine takes.
+// ReleaseManifests returns the release as the engine's input.
 func ReleaseManifests(ps []Placed) ([]payload.Manifest, error) {
 	out := make([]payload.Manifest, 0, len(ps))
 	for _, p := range ps {

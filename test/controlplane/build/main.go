@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command build compiles the control plane of the tests, and kwok, into the
-// user's cache unless they are there, and prints their paths.
+// Command build compiles the tests' control plane and kwok into the user's
+// cache if they are missing, and prints their paths.
 package main
 
 import (
@@ -29,7 +29,7 @@ func run(ctx context.Context, stdout, stderr io.Writer) error {
 	for _, ensure := range []func(context.Context, io.Writer) (string, error){controlplane.Ensure, controlplane.EnsureKwok} {
 		path, err := ensure(ctx, stderr)
 		if err != nil {
-			return err // it names what was compiled
+			return err // it names the binary
 		}
 		if _, err := fmt.Fprintln(stdout, path); err != nil {
 			return fmt.Errorf("print the path: %w", err)
