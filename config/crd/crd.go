@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crd carries the CustomResourceDefinitions of the declared kinds, as
-// they are generated from the Go types in config/v1alpha1 (`make generate`), so
-// that a program can install them, validate documents against their schemas and
-// tell whether the cluster's are its own. It leaves the installing to others.
+// Package crd embeds the CustomResourceDefinitions of the declared kinds, as
+// generated from the Go types in config/v1alpha1 (`make generate`). Programs use
+// them to install the CRDs, to validate documents against their schemas and to
+// compare them with the CRDs of the cluster.
 package crd
 
 import (
@@ -19,28 +19,27 @@ import (
 //go:embed lockstep.dev_*.yaml
 var files embed.FS
 
-// FS returns the definitions as files, one a kind, named lockstep.dev_PLURAL.yaml.
+// FS returns the CRDs as files, one per kind, named lockstep.dev_PLURAL.yaml.
 func FS() fs.FS { return files }
 
-// CRDs returns the definitions, sorted by plural name. Each call returns
-// values of its own. An error means that the program was built from a broken
-// tree.
+// CRDs returns the CRDs, sorted by plural name. Each call returns new values. An
+// error means that an embedded file is invalid.
 func CRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	entries, err := fs.ReadDir(files, ".")
 	if err != nil {
-		return nil, fmt.Errorf("list the embedded definitions: %w", err)
+		return nil, fmt.Errorf("list the embedded CRDs: %w", err)
 	}
-	definitions := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(entries))
+	crds := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(entries))
 	for _, entry := range entries {
 		data, err := fs.ReadFile(files, entry.Name())
 		if err != nil {
-			return nil, fmt.Errorf("read the embedded definition %s: %w", entry.Name(), err)
+			return nil, fmt.Errorf("read the embedded CRD %s: %w", entry.Name(), err)
 		}
-		definition := &apiextensionsv1.CustomResourceDefinition{}
-		if err := yaml.UnmarshalStrict(data, definition); err != nil {
-			return nil, fmt.Errorf("decode the embedded definition %s: %w", entry.Name(), err)
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.UnmarshalStrict(data, crd); err != nil {
+			return nil, fmt.Errorf("decode the embedded CRD %s: %w", entry.Name(), err)
 		}
-		definitions = append(definitions, definition)
+		crds = append(crds, crd)
 	}
-	return definitions, nil
+	return crds, nil
 }

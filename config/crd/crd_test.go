@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,13 +24,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
-func TestEveryDeclaredKindHasADefinitionWithStatusAndColumns(t *testing.T) {
-	definitions, err := crd.CRDs()
+func TestEveryKindHasACRDWithStatusAndPrinterColumns(t *testing.T) {
+	crds, err := crd.CRDs()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var kinds []string
-	for _, d := range definitions {
+	for _, d := range crds {
 		kinds = append(kinds, d.Spec.Names.Kind)
 		version := d.Spec.Versions[0]
 		if version.Subresources == nil || version.Subresources.Status == nil {
@@ -47,13 +48,47 @@ func TestEveryDeclaredKindHasADefinitionWithStatusAndColumns(t *testing.T) {
 		v1alpha1.KindNodeOS, v1alpha1.KindTrustPolicy,
 	}
 	if slices.Sort(kinds); !slices.Equal(kinds, want) {
-		t.Errorf("definitions of %v, want %v", kinds, want)
+		t.Errorf("CRDs of %v, want %v", kinds, want)
+	}
+}
+
+func TestEveryPropertyOfEverySchemaHasADescription(t *testing.T) {
+	crds, err := crd.CRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range crds {
+		for _, version := range d.Spec.Versions {
+			requireDescriptions(t, d.Spec.Names.Kind, version.Schema.OpenAPIV3Schema)
+		}
+	}
+}
+
+// requireDescriptions reports the properties below path without a description.
+// controller-gen writes metadata without one.
+func requireDescriptions(t *testing.T, path string, props *apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	for name, property := range props.Properties {
+		at := path + "." + name
+		if property.Description == "" && !(name == "metadata" && !strings.Contains(path, ".")) {
+			t.Errorf("%s has no description", at)
+		}
+		if len(property.Description) > 300 {
+			t.Errorf("the description of %s has %d characters, want at most 300", at, len(property.Description))
+		}
+		requireDescriptions(t, at, &property)
+	}
+	if props.Items != nil && props.Items.Schema != nil {
+		requireDescriptions(t, path+"[]", props.Items.Schema)
+	}
+	if props.AdditionalProperties != nil && props.AdditionalProperties.Schema != nil {
+		requireDescriptions(t, path+".*", props.AdditionalProperties.Schema)
 	}
 }
 
 const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// The examples are the smallest valid objects; the refusals change one thing.
+// The smallest valid object of each kind; each rejected case changes one field.
 const (
 	source = `{apiVersion: lockstep.dev/v1alpha1, kind: GitSource, metadata: {name: fleet},
 spec: {cluster: prod, url: "ssh://git@git.example.com/fleet.git", ref: {branch: main}, path: clusters/prod}}`
@@ -66,43 +101,43 @@ os: {version: 2.1.0, image: "registry.example.com/platform/os@` + digest + `"}}}
 	policy = `{apiVersion: lockstep.dev/v1alpha1, kind: TrustPolicy, metadata: {name: root}, spec: {envelope: "{}"}}`
 )
 
-func TestTheAPIServerRefusesWhatTheRulesForbid(t *testing.T) {
+func TestTheAPIServerRejectsInvalidObjects(t *testing.T) {
 	client := kindsClient(t)
 	for name, tc := range map[string]struct {
 		document, old, changed string // old is replaced by changed
-		refusal                string // part of the message; empty: admitted
+		rejection              string // part of the message; empty: admitted
 	}{
-		"the smallest GitSource":                   {document: source},
-		"the smallest ClusterRelease":              {document: release},
-		"the smallest NodeOS":                      {document: nodes},
-		"a Host with an address":                   {document: host},
-		"the trust policy":                         {document: policy},
-		"a source that follows two refs":           {source, "branch: main", "branch: main, tag: v1", "exactly one of branch"},
-		"a source that follows nothing":            {source, "branch: main", "", "exactly one of branch"},
-		"a source with a password in its URL":      {source, "git@git", "git:secret@git", "must not carry a password"},
-		"a source whose path leaves the tree":      {source, "clusters/prod", "../prod", "must stay inside"},
-		"a source of an unknown scheme":            {source, "ssh://", "ftp://", "should match"},
-		"a source that polls all the time":         {source, "cluster:", "interval: 1ms, cluster:", "interval must be between"},
-		"a cluster name that can't name a branch":  {source, "cluster: prod", "cluster: Prod/1", "should match"},
-		"a release by tag instead of digest":       {release, "release@" + digest, "release:1.4.2", "should match"},
-		"a release with neither image nor path":    {release, `, image: "registry.example.com/platform/release@` + digest + `"`, "", "exactly one of image and path"},
-		"a release with one of OpenShift's sets":   {release, "desired:", "capabilities: {baseline: v4.18}, desired:", ""},
-		"a release with a set that nobody has":     {release, "desired:", "capabilities: {baseline: v4.99}, desired:", "supported values"},
-		"a pool with an empty selector":            {nodes, "matchLabels: {pool: workers}", "", "must not be empty"},
-		"a pool with a selector and all":           {nodes, "nodeSelector:", "all: true, nodeSelector:", "exactly one of nodeSelector"},
-		"a pool whose commit ends before its gate": {nodes, "os:", `commitDeadline: 5m, gates: {timeout: 15m, soak: 2m}, os:`, "commitDeadline must be longer"},
-		"a trust policy of another name":           {policy, "name: root", "name: other", "named root"},
+		"the smallest GitSource":                      {document: source},
+		"the smallest ClusterRelease":                 {document: release},
+		"the smallest NodeOS":                         {document: nodes},
+		"a Host with an address":                      {document: host},
+		"the trust policy":                            {document: policy},
+		"a source with two refs":                      {source, "branch: main", "branch: main, tag: v1", "exactly one of branch"},
+		"a source without a ref":                      {source, "branch: main", "", "exactly one of branch"},
+		"a source with a password in its URL":         {source, "git@git", "git:secret@git", "must not carry a password"},
+		"a source with a path outside the repository": {source, "clusters/prod", "../prod", "must stay inside"},
+		"a source with an unknown scheme":             {source, "ssh://", "ftp://", "should match"},
+		"a source with too short an interval":         {source, "cluster:", "interval: 1ms, cluster:", "interval must be between"},
+		"a cluster name that isn't a DNS label":       {source, "cluster: prod", "cluster: Prod/1", "should match"},
+		"a release by tag instead of digest":          {release, "release@" + digest, "release:1.4.2", "should match"},
+		"a release with neither image nor path":       {release, `, image: "registry.example.com/platform/release@` + digest + `"`, "", "exactly one of image and path"},
+		"a release with a baseline of OpenShift":      {release, "desired:", "capabilities: {baseline: v4.18}, desired:", ""},
+		"a release with an unknown baseline":          {release, "desired:", "capabilities: {baseline: v4.99}, desired:", "supported values"},
+		"a pool with an empty selector":               {nodes, "matchLabels: {pool: workers}", "", "must not be empty"},
+		"a pool with a selector and all":              {nodes, "nodeSelector:", "all: true, nodeSelector:", "exactly one of nodeSelector"},
+		"a pool whose commitDeadline is too short":    {nodes, "os:", `commitDeadline: 5m, gates: {timeout: 15m, soak: 2m}, os:`, "commitDeadline must be longer"},
+		"a trust policy of another name":              {policy, "name: root", "name: other", "named root"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			document := strings.Replace(tc.document, tc.old, tc.changed, 1)
 			err := create(t, client, document)
 			switch {
-			case tc.refusal == "" && err != nil:
-				t.Errorf("refused: %v", err)
-			case tc.refusal != "" && !apierrors.IsInvalid(err):
-				t.Errorf("got error %v, want Invalid with %q", err, tc.refusal)
-			case tc.refusal != "" && !strings.Contains(err.Error(), tc.refusal):
-				t.Errorf("refused with %v, want %q", err, tc.refusal)
+			case tc.rejection == "" && err != nil:
+				t.Errorf("rejected: %v", err)
+			case tc.rejection != "" && !apierrors.IsInvalid(err):
+				t.Errorf("got error %v, want Invalid with %q", err, tc.rejection)
+			case tc.rejection != "" && !strings.Contains(err.Error(), tc.rejection):
+				t.Errorf("rejected with %v, want %q", err, tc.rejection)
 			}
 		})
 	}
@@ -117,7 +152,7 @@ func kindsClient(t *testing.T) dynamic.Interface {
 	return client
 }
 
-// create asks for a dry run: validation is the whole point.
+// create creates the object as a dry run: only validation is tested.
 func create(t *testing.T, client dynamic.Interface, document string) error {
 	t.Helper()
 	object := &unstructured.Unstructured{}

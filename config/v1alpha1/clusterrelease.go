@@ -21,20 +21,22 @@ const (
 	ConditionFieldYielded     = "FieldYielded"
 )
 
-// DeletionPolicy says what becomes of a set's objects when its owner goes.
+// DeletionPolicy defines what happens to the applied objects when their
+// ClusterRelease is deleted.
 //
 // +kubebuilder:validation:Enum=Orphan;Prune
 type DeletionPolicy string
 
 // The deletion policies.
 const (
-	// DeletionOrphan leaves the objects in the cluster.
+	// DeletionOrphan keeps the objects in the cluster.
 	DeletionOrphan DeletionPolicy = "Orphan"
-	// DeletionPrune deletes them by the rules of pruning.
+	// DeletionPrune deletes the objects, by the rules of pruning.
 	DeletionPrune DeletionPolicy = "Prune"
 )
 
-// ClusterRelease declares the release that the cluster should run.
+// ClusterRelease declares the signed release that the cluster runs and how it
+// is applied.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -50,106 +52,132 @@ type ClusterRelease struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   ClusterReleaseSpec   `json:"spec"`
+	// Spec declares the desired release and how it is applied.
+	Spec ClusterReleaseSpec `json:"spec"`
+	// Status reports the desired, accepted and applied release, the progress
+	// and the history.
 	Status ClusterReleaseStatus `json:"status,omitempty"`
 }
 
-// ClusterReleaseSpec is the desired release and how it is applied.
+// ClusterReleaseSpec declares the desired release and how it is applied.
 type ClusterReleaseSpec struct {
-	// Desired release.
+	// Desired is the release to run, by version and by image digest or path.
 	Desired DesiredRelease `json:"desired"`
-	// Rollback allows going back to a version that isn't the preceding
-	// completed one, or that is of another minor version; it is spent on
-	// completion.
+	// Rollback permits one rollback to a version that isn't the preceding
+	// completed release, or across a Kubernetes minor version. The permission
+	// is consumed once that version is complete.
 	// +optional
 	Rollback *Rollback `json:"rollback,omitempty"`
-	// DependsOn names ClusterReleases that must be level first.
+	// DependsOn lists ClusterReleases, by name, that must be Ready before this
+	// release is applied. Meanwhile the accepted release is still reconciled.
+	// Cycles are reported and never resolve automatically.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
 	// +optional
 	DependsOn []string `json:"dependsOn,omitempty"`
-	// Profile is the include profile of the payload's annotations.
+	// Profile is the include profile of the cluster, such as
+	// self-managed-high-availability. Manifests for other profiles are excluded.
+	// Empty: all manifests with lockstep.dev/profile are excluded.
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	Profile string `json:"profile,omitempty"`
-	// FeatureSet selects manifests by their feature-set annotation.
+	// FeatureSet includes only the manifests whose feature-set annotation names
+	// it, such as TechPreviewNoUpgrade. Default: Default. Manifests without the
+	// annotation are always included.
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	FeatureSet string `json:"featureSet,omitempty"`
-	// FeatureGates that are enabled. With none the manifests' feature-gate
-	// annotations aren't evaluated: all of them are included.
+	// FeatureGates lists the enabled feature gates; manifests are included by
+	// their feature-gate annotation. Empty: the annotation isn't evaluated and
+	// all manifests are included.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=128
 	// +listType=set
 	// +optional
 	FeatureGates []string `json:"featureGates,omitempty"`
-	// Capabilities that are enabled.
+	// Capabilities selects the optional parts of the payload. Absent: all are
+	// enabled.
 	// +optional
 	Capabilities *Capabilities `json:"capabilities,omitempty"`
-	// Overrides each leave one object to people.
+	// Overrides exclude objects of the payload from management, one object each.
+	// While one is active, Upgradeable is False.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
 	// +optional
 	Overrides []Override `json:"overrides,omitempty"`
-	// Adopt names tools whose objects may be taken over.
+	// Adopt lists the tools whose objects may be taken over: helm, flux, argo.
+	// Objects of a tool that isn't listed are not applied and are reported as
+	// OwnedByOther.
 	// +kubebuilder:validation:MaxItems=3
 	// +kubebuilder:validation:items:Enum=helm;flux;argo
 	// +listType=set
 	// +optional
 	Adopt []string `json:"adopt,omitempty"`
-	// Prune says whether objects that left the payload are deleted.
+	// Prune configures the deletion of objects that the new payload no longer
+	// contains. Absent: enabled, with maxPercent 20.
 	// +optional
 	Prune *PrunePolicy `json:"prune,omitempty"`
-	// DeletionPolicy says what becomes of the objects when this one goes.
+	// DeletionPolicy defines what happens to the applied objects when this
+	// ClusterRelease is deleted: Orphan (default) keeps them, Prune deletes
+	// them.
 	// +kubebuilder:default=Orphan
 	// +optional
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
-	// Components carry a policy of their own.
+	// Components sets the health policy of individual components. Others use
+	// onUnhealthy block and spec.timeout.
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	Components []ComponentPolicy `json:"components,omitempty"`
-	// ServiceAccountName is impersonated to apply.
+	// ServiceAccountName is the ServiceAccount in this namespace that is
+	// impersonated to apply objects; default lockstep-applier.
 	// +kubebuilder:default=lockstep-applier
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
-	// Timeout is how long a component may take to become level.
+	// Timeout is how long a component's objects may take to become ready, as a
+	// Go duration; default 60m. components[].timeout overrides it.
 	// +kubebuilder:default="60m"
 	// +optional
 	Timeout metav1.Duration `json:"timeout,omitempty"`
-	// Interval of the full safety pass; drift is repaired by watches.
+	// Interval between two full syncs of a complete release, as a Go duration
+	// from 10s to 24h; default 10m. Drift is detected by watches and repaired
+	// earlier.
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10s') && duration(self) <= duration('24h')",message="interval must be between 10s and 24h"
 	// +optional
 	Interval metav1.Duration `json:"interval,omitempty"`
-	// Suspend stops applying.
+	// Suspend stops applying, drift repair and pruning. Default false.
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 }
 
-// DesiredRelease names a release by version and digest, or by a path in the
-// repository that declares it.
+// DesiredRelease identifies a release by its version and by either an image
+// digest or a path in the declaring repository.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.image) != has(self.path)",message="exactly one of image and path must be set"
 type DesiredRelease struct {
-	// Version that the payload's metadata must state.
+	// Version that the payload's metadata must declare, such as 1.4.2.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Version string `json:"version"`
-	// Image as repository@sha256:<hex>; a tag is refused.
+	// Image with its digest, such as
+	// registry.example.com/platform/release@sha256:<hex>. Tags are rejected.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^@\s]+@sha256:[0-9a-f]{64}$`
 	// +optional
 	Image string `json:"image,omitempty"`
-	// Path of the payload in the declaring repository.
+	// Path of the payload in the declaring repository, such as releases/1.4.2.
+	// The source must set spec.verify.
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('/') && !self.split('/').exists(p, p == '..')",message="path must stay inside the repository"
 	// +optional
 	Path string `json:"path,omitempty"`
-	// Signatures are digests of signature material to fetch first.
+	// Signatures lists digests, as sha256:<hex>, of signature manifests to
+	// fetch before any other. Optional; it helps if the registry has too many
+	// referrers.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Pattern=`^sha256:[0-9a-f]{64}$`
 	// +listType=set
@@ -157,27 +185,30 @@ type DesiredRelease struct {
 	Signatures []string `json:"signatures,omitempty"`
 }
 
-// Rollback names the version that may be gone back to, and why.
+// Rollback permits one rollback.
 type Rollback struct {
-	// To is the version.
+	// To is the version to roll back to, such as 1.3.9. It must equal
+	// spec.desired.version.
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	To string `json:"to,omitempty"`
-	// Reason goes into the history.
+	// Reason for the rollback; it is recorded in status.history.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Reason string `json:"reason,omitempty"`
 }
 
-// Capabilities are optional parts of a payload. What was enabled once stays
-// enabled: it can't be taken from a running cluster.
+// Capabilities selects the optional parts of a payload. A capability that was
+// enabled once stays enabled.
 type Capabilities struct {
-	// Baseline is All, None or one of OpenShift's sets of capabilities.
+	// Baseline is the initial set: All (default), None or a set of OpenShift,
+	// such as v4.18 or vCurrent.
 	// +kubebuilder:validation:Enum=All;None;vCurrent;v4.11;v4.12;v4.13;v4.14;v4.15;v4.16;v4.17;v4.18
 	// +kubebuilder:default=All
 	// +optional
 	Baseline string `json:"baseline,omitempty"`
-	// Additional capabilities by name.
+	// Additional lists capabilities, by name, that are enabled in addition to
+	// the baseline.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=128
 	// +listType=set
@@ -185,37 +216,48 @@ type Capabilities struct {
 	Additional []string `json:"additional,omitempty"`
 }
 
-// Override leaves one object of the payload to people.
+// Override excludes one object of the payload from management.
 type Override struct {
+	// Group of the object's API, such as apps. Empty: the core group.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Group string `json:"group,omitempty"`
+	// Kind of the object, such as Deployment.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Kind string `json:"kind"`
+	// Namespace of the object. Empty for cluster-scoped objects.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
+	// Name of the object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Unmanaged true leaves the object alone.
+	// Unmanaged true stops managing the object: it is neither applied nor
+	// pruned. False: the override has no effect.
 	Unmanaged bool `json:"unmanaged"`
-	// Reason is shown with the override.
+	// Reason for the override; it is shown in the status.
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// Expires ends the override; it is shown before and after.
+	// Expires is the time at which the override ends, in RFC 3339. Absent:
+	// never.
 	// +optional
 	Expires *metav1.Time `json:"expires,omitempty"`
 }
 
-// PrunePolicy says whether and how much may be pruned at once.
+// PrunePolicy configures the deletion of objects that the new payload no longer
+// contains.
 type PrunePolicy struct {
+	// Enabled deletes such objects; default true. False: they stay in the
+	// cluster.
 	// +kubebuilder:default=true
 	// +optional
 	Enabled *bool `json:"enabled,omitempty"`
-	// MaxPercent of the set in percent that one new version may prune.
+	// MaxPercent of the managed objects that one new version may delete, 0 to
+	// 100; default 20. If more would be deleted, nothing is deleted and an
+	// error is reported. 0 allows no deletion.
 	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
@@ -223,56 +265,69 @@ type PrunePolicy struct {
 	MaxPercent *int32 `json:"maxPercent,omitempty"`
 }
 
-// ComponentPolicy says what an unhealthy component does to the rest.
+// ComponentPolicy sets the health policy of one component of the payload.
 type ComponentPolicy struct {
+	// Name of the component, as in the payload.
 	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name"`
+	// OnUnhealthy is the effect of an unhealthy component: block (default)
+	// stops the update, warn reports it and continues.
 	// +kubebuilder:validation:Enum=block;warn
 	// +kubebuilder:default=block
 	// +optional
 	OnUnhealthy string `json:"onUnhealthy,omitempty"`
+	// Timeout is how long the component's objects may take to become ready, as
+	// a Go duration. Default: spec.timeout.
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 }
 
-// ClusterReleaseStatus is what was asked for, what was verified, and what is
-// level.
+// ClusterReleaseStatus reports the desired, accepted and applied release.
 type ClusterReleaseStatus struct {
+	// ObservedGeneration is the metadata.generation that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Desired is what is asked for.
+	// Desired is the release that the spec declares.
 	// +optional
 	Desired *ReleaseRef `json:"desired,omitempty"`
-	// Accepted is what was verified, loaded and passed the preconditions.
+	// Accepted is the newest release that was verified and loaded and that
+	// passed the preconditions. It is the one that is reconciled.
 	// +optional
 	Accepted *ReleaseRef `json:"accepted,omitempty"`
-	// Applied is what is level.
+	// Applied is the last complete release: all of its objects were applied and
+	// ready.
 	// +optional
 	Applied *ReleaseRef `json:"applied,omitempty"`
+	// Progress of the current sync.
 	// +optional
 	Progress *ReleaseProgress `json:"progress,omitempty"`
-	// VersionHash of the accepted payload's manifests.
+	// VersionHash is the hash of the accepted payload's manifests, as
+	// sha256:<hex>.
 	// +kubebuilder:validation:MaxLength=71
 	// +optional
 	VersionHash string `json:"versionHash,omitempty"`
-	// Payload says what was met when the accepted payload was loaded.
+	// Payload summarizes what was found when the accepted payload was loaded.
+	// Absent if there is nothing to report.
 	// +optional
 	Payload *PayloadStatus `json:"payload,omitempty"`
-	// Capabilities of the accepted payload, absent where it has none.
+	// Capabilities that are enabled. Absent if the payload has none.
 	// +optional
 	Capabilities *CapabilitiesStatus `json:"capabilities,omitempty"`
-	// Warnings that preconditions gave for the accepted release; they hold
-	// nothing back.
+	// Warnings are failed preconditions of the accepted release that don't
+	// block it.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=512
 	// +listType=atomic
 	// +optional
 	Warnings []string `json:"warnings,omitempty"`
-	// History, newest first.
+	// History lists the releases that were started, newest first. At most 100.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
 	// +optional
 	History []ReleaseHistory `json:"history,omitempty"`
+	// Conditions hold the latest observations, one per type: Ready,
+	// Reconciling, Stalled, Available, Progressing, Failing, ReleaseAccepted,
+	// ReleaseVerified, Upgradeable, FieldYielded, Insecure.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=type
@@ -280,28 +335,29 @@ type ClusterReleaseStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// PayloadStatus says what was met at the load of a payload; lockstep release
-// inspect lists it.
+// PayloadStatus summarizes a loaded payload; `lockstep release inspect` has the
+// details.
 type PayloadStatus struct {
-	// Warnings counts oddities that were accepted.
+	// Warnings is the number of accepted irregularities in the manifests.
 	// +optional
 	Warnings int32 `json:"warnings,omitempty"`
-	// Excluded counts documents that the profile, the feature set, the feature
-	// gates or the capabilities leave out.
+	// Excluded is the number of manifests that the profile, feature set,
+	// feature gates or capabilities exclude.
 	// +optional
 	Excluded int32 `json:"excluded,omitempty"`
 }
 
-// CapabilitiesStatus says which capabilities are in force.
+// CapabilitiesStatus lists the enabled capabilities.
 type CapabilitiesStatus struct {
-	// Enabled are those in force.
+	// Enabled lists the enabled capabilities by name.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=128
 	// +listType=set
 	// +optional
 	Enabled []string `json:"enabled,omitempty"`
-	// Implicit are those of them that the spec doesn't ask for: they were
-	// enabled before, or hold objects that are managed, and so stay.
+	// Implicit lists the enabled capabilities that the spec doesn't request.
+	// They were enabled before, or contain managed objects, and can't be
+	// disabled.
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=128
 	// +listType=set
@@ -309,20 +365,23 @@ type CapabilitiesStatus struct {
 	Implicit []string `json:"implicit,omitempty"`
 }
 
-// ReleaseRef names one release.
+// ReleaseRef identifies one release.
 type ReleaseRef struct {
+	// Version of the release.
 	// +kubebuilder:validation:MaxLength=128
 	Version string `json:"version"`
+	// Image of the release, with its digest. Empty for a release by path.
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Image string `json:"image,omitempty"`
+	// Path of the release in the repository. Empty for a release by image.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Path string `json:"path,omitempty"`
-	// Verified says that signatures satisfied the trust policy.
+	// Verified is true if the signatures satisfied the trust policy.
 	// +optional
 	Verified bool `json:"verified,omitempty"`
-	// Evidence is who signed, bounded.
+	// Evidence lists the verified signers. At most 16.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=256
 	// +listType=atomic
@@ -330,89 +389,116 @@ type ReleaseRef struct {
 	Evidence []string `json:"evidence,omitempty"`
 }
 
-// ReleaseProgress is how far the worker is.
+// ReleaseProgress reports the progress of the sync worker.
 type ReleaseProgress struct {
-	// State of the sync worker: Initial, Updating, Reconciling, Error.
+	// State of the sync worker: Initial, Updating, Reconciling or Error.
 	// +kubebuilder:validation:MaxLength=32
 	State string `json:"state"`
-	// Step as the worker names it.
+	// Step in progress, such as VerifyPayload or ApplyManifests.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Step string `json:"step,omitempty"`
-	// Summary is "done/total" for printing.
+	// Summary is done/total, such as 312/862.
 	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	Summary string `json:"summary,omitempty"`
-	Done    int32  `json:"done"`
-	Total   int32  `json:"total"`
+	// Done is the number of manifests that were applied and, where required,
+	// are ready. It includes skipped.
+	Done int32 `json:"done"`
+	// Total is the number of manifests in the accepted payload, without the
+	// excluded ones.
+	Total int32 `json:"total"`
+	// Skipped is the number of manifests that overrides exclude from
+	// management.
 	// +optional
 	Skipped int32 `json:"skipped,omitempty"`
+	// RunLevel that is being applied, or was applied last.
 	// +optional
 	RunLevel int32 `json:"runLevel,omitempty"`
+	// Attempt is the number of the current sync attempt since the release was
+	// last complete.
 	// +optional
 	Attempt int32 `json:"attempt,omitempty"`
+	// LastProgress is the time at which the sync last advanced.
 	// +optional
 	LastProgress *metav1.Time `json:"lastProgress,omitempty"`
-	// Blocking objects, the root cause first.
+	// Blocking lists the objects that block the sync, the root cause first. At
+	// most 20.
 	// +kubebuilder:validation:MaxItems=20
 	// +listType=atomic
 	// +optional
 	Blocking []Blocking `json:"blocking,omitempty"`
 }
 
-// Blocking is an object that keeps a release from being level.
+// Blocking is an object that prevents a release from being complete.
 type Blocking struct {
-	// Object as "apps/v1 Deployment web/api".
+	// Object as group/version, kind, namespace/name, such as apps/v1 Deployment
+	// web/api.
 	// +kubebuilder:validation:MaxLength=512
 	Object string `json:"object"`
+	// Since is when the object started to block.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
+	// Reason in CamelCase, such as RolloutInProgress; docs/reference/reasons.md
+	// lists all.
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
+	// Message with the details.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Retriable says that it may go away without anybody's doing.
+	// Retriable is true if it may resolve automatically.
 	// +optional
 	Retriable bool `json:"retriable"`
+	// RetryAt is when the next attempt is due. Absent if none is scheduled.
 	// +optional
 	RetryAt *metav1.Time `json:"retryAt,omitempty"`
+	// Deadline is when the object's timeout ends. Absent if it has none.
 	// +optional
 	Deadline *metav1.Time `json:"deadline,omitempty"`
 }
 
-// ReleaseHistory is one release that was started here.
+// ReleaseHistory records one started release.
 type ReleaseHistory struct {
-	// State is Completed or Partial.
+	// State is Completed once all objects were applied and ready, else Partial.
 	// +kubebuilder:validation:Enum=Completed;Partial
 	State string `json:"state"`
+	// Version of the release.
 	// +kubebuilder:validation:MaxLength=128
 	Version string `json:"version"`
+	// Image of the release, with its digest. Empty for a release by path.
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Image string `json:"image,omitempty"`
+	// Path of the release in the repository. Empty for a release by image.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Path string `json:"path,omitempty"`
-	// Revision of the source that asked for it.
+	// Revision of the GitSource that declared the release, such as
+	// main@sha1:<hex>.
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Revision string `json:"revision,omitempty"`
-	Verified bool   `json:"verified"`
+	// Verified is true if the signatures satisfied the trust policy.
+	Verified bool `json:"verified"`
+	// Evidence lists the verified signers. At most 16.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=256
 	// +listType=atomic
 	// +optional
 	Evidence []string `json:"evidence,omitempty"`
-	// AcceptedRisks says which blocking preconditions were waived.
+	// AcceptedRisks lists the blocking preconditions that were waived.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	AcceptedRisks string `json:"acceptedRisks,omitempty"`
-	// RollbackReason is why it was gone back to, as spec.rollback.reason said.
+	// RollbackReason is spec.rollback.reason, if this release was a rollback.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
-	RollbackReason string       `json:"rollbackReason,omitempty"`
-	StartedTime    metav1.Time  `json:"startedTime"`
+	RollbackReason string `json:"rollbackReason,omitempty"`
+	// StartedTime is when applying started.
+	StartedTime metav1.Time `json:"startedTime"`
+	// CompletionTime is when the release was complete, or when the next release
+	// replaced a partial one. Absent while it is applied.
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 }
 

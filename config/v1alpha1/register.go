@@ -12,8 +12,8 @@ import (
 // Group is the API group of the declared kinds.
 const Group = "lockstep.dev"
 
-// Namespace is the one namespace that holds Lockstep's own objects; the
-// reconciler reads its kinds in no other.
+// Namespace is the namespace of Lockstep's own objects; the reconciler reads
+// its kinds in no other.
 const Namespace = "lockstep-system"
 
 // GroupVersion returns the group and version of this package's types.
@@ -21,7 +21,7 @@ func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: Group, Version: "v1alpha1"}
 }
 
-// Kind names as they stand in manifests.
+// Kind names, as in manifests.
 const (
 	KindGitSource      = "GitSource"
 	KindClusterRelease = "ClusterRelease"
@@ -30,8 +30,8 @@ const (
 	KindTrustPolicy    = "TrustPolicy"
 )
 
-// AddToScheme registers the types of this package with a scheme. It returns
-// no error today; the signature is the one that schemes' builders want.
+// AddToScheme registers the types of this package with a scheme. The error is
+// always nil; scheme builders require the result.
 func AddToScheme(s *runtime.Scheme) error {
 	gv := GroupVersion()
 	s.AddKnownTypes(gv,

@@ -7,11 +7,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TrustPolicyName is the name of the one policy that counts.
+// TrustPolicyName is the only valid name of a TrustPolicy.
 const TrustPolicyName = "root"
 
-// TrustPolicy carries the signed trust document. The object is a mere carrier:
-// only a valid successor of the accepted document takes effect.
+// TrustPolicy delivers the signed trust document to the cluster. Only a valid
+// successor of the accepted document takes effect.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -25,38 +25,46 @@ type TrustPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   TrustPolicySpec   `json:"spec"`
+	// Spec contains the signed trust document.
+	Spec TrustPolicySpec `json:"spec"`
+	// Status reports the accepted trust document.
 	Status TrustPolicyStatus `json:"status,omitempty"`
 }
 
-// TrustPolicySpec carries the envelope.
+// TrustPolicySpec contains the signed trust document.
 type TrustPolicySpec struct {
-	// Envelope is DSSE over the trust document, as JSON.
+	// Envelope is the DSSE envelope of the trust document, as JSON, at most 256
+	// KiB. `lockstep trust sign` writes it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=262144
 	Envelope string `json:"envelope"`
 }
 
-// TrustPolicyStatus says what is trusted now.
+// TrustPolicyStatus reports the accepted trust document.
 type TrustPolicyStatus struct {
+	// ObservedGeneration is the metadata.generation that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// AcceptedVersion of the document.
+	// AcceptedVersion is the version of the accepted document.
 	// +optional
 	AcceptedVersion int64 `json:"acceptedVersion,omitempty"`
-	// AcceptedDigest of the document's bytes.
+	// AcceptedDigest is the digest of the accepted document's bytes, as
+	// sha256:<hex>.
 	// +kubebuilder:validation:MaxLength=71
 	// +optional
 	AcceptedDigest string `json:"acceptedDigest,omitempty"`
-	// Expires is when the accepted document ends.
+	// Expires is when the accepted document expires.
 	// +optional
 	Expires *metav1.Time `json:"expires,omitempty"`
-	// Authorities and what they may sign.
+	// Authorities lists the keys of the accepted document and their roles. At
+	// most 64.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	Authorities []Authority `json:"authorities,omitempty"`
+	// Conditions hold the latest observations, one per type: Ready,
+	// Reconciling, Stalled.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=type
@@ -66,14 +74,19 @@ type TrustPolicyStatus struct {
 
 // Authority is one key of the trust document.
 type Authority struct {
+	// Name of the key.
 	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name"`
+	// Roles that list the key, such as release, os or git.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=32
 	// +listType=set
 	// +optional
-	Roles  []string `json:"roles,omitempty"`
-	Usable bool     `json:"usable"`
+	Roles []string `json:"roles,omitempty"`
+	// Usable is true if the key's signatures count now: it is within its
+	// validity, isn't revoked and has a role.
+	Usable bool `json:"usable"`
+	// Expires is when the key expires. Absent: never.
 	// +optional
 	Expires *metav1.Time `json:"expires,omitempty"`
 }
