@@ -1,14 +1,13 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reasons says what each reason means that a condition, an error, an
-// event or a metric of Lockstep carries: what happened, whether it mends
-// itself, and what to do. `lockstep explain` quotes it, the page
-// docs/reference/reasons.md is written from it, and a test reads the source
-// for reasons that aren't here.
+// Package reasons describes every reason that a condition, an error, an event or
+// a metric of Lockstep may have: its meaning, whether it resolves automatically,
+// and what to do. `lockstep explain` prints it, docs/reference/reasons.md is
+// generated from it, and a test searches the source for undescribed reasons.
 //
-// Reasons that come from elsewhere pass through and aren't listed: those of a
-// kind's own conditions, and those of checks in a release.
+// Reasons from conditions of other kinds and from a release's own checks are
+// passed through and aren't listed.
 package reasons
 
 import (
@@ -17,35 +16,35 @@ import (
 	"strings"
 )
 
-// Mends says what it takes for a reason to go away.
-type Mends string
+// Recovery defines how a reason resolves; its value is a cell of the reference.
+type Recovery string
 
-// The ways in which a reason goes away.
+// The values of Recovery.
 const (
-	// Fine says that nothing is wrong.
-	Fine Mends = "–"
-	// Itself is tried again, or looked at again, without anybody's doing.
-	Itself Mends = "yes"
-	// Person needs somebody to change something.
-	Person Mends = "no"
+	// None means that there is nothing to resolve.
+	None Recovery = "–"
+	// Automatic means that Lockstep retries or rechecks automatically.
+	Automatic Recovery = "yes"
+	// Operator means that an operator must change something.
+	Operator Recovery = "no"
 )
 
 // Reason is one line of the reference.
 type Reason struct {
-	// Name as it stands in the condition, in CamelCase.
+	// Name of the reason in CamelCase, as in conditions.
 	Name string
-	// Mends says whether it goes away by itself.
-	Mends Mends
-	// Means says what happened.
-	Means string
-	// Do says what to do; "" where there is nothing to do.
-	Do string
+	// Recovery defines how it resolves.
+	Recovery Recovery
+	// Meaning is one clause that describes the cause.
+	Meaning string
+	// Action is one clause that describes what to do; "" for nothing.
+	Action string
 }
 
 // Group is the reasons of one part of the product.
 type Group struct {
 	Title string
-	// Where says which objects show them.
+	// Where lists the conditions and outputs that show the reasons.
 	Where   string
 	Reasons []Reason
 }
@@ -55,7 +54,7 @@ func Groups() []Group {
 	return []Group{trust(), source(), release(), object(), health(), pool(), host(), agent()}
 }
 
-// Find returns what is known of a reason; the first group that has it.
+// Find returns the description of a reason, from the first group that has it.
 func Find(name string) (Reason, bool) {
 	for _, g := range Groups() {
 		if i := slices.IndexFunc(g.Reasons, func(r Reason) bool { return r.Name == name }); i >= 0 {
@@ -70,19 +69,18 @@ func Page() string {
 	var b strings.Builder
 	b.WriteString(`# Reasons
 
-What stands in the column REASON of a condition, in errors, events and metrics:
-what it means, whether it mends itself, and what to do. The message beside it
-names the thing, what was found and what was wanted; ` + "`lockstep explain KIND/NAME`" + `
-shows both.
+The reasons in conditions (column REASON), errors, events and metrics: what each
+one means, whether it resolves automatically, and what to do. The message beside
+the reason has the details; ` + "`lockstep explain KIND/NAME`" + ` shows both.
 
-This page is written by ` + "`make generate`" + ` from ` + "`config/reasons`" + `. A test reads the
-source for reasons that it lacks. A release's own checks and the conditions of
-other kinds bring reasons of their own, which pass through unchanged.
+This page is generated from ` + "`config/reasons`" + ` by ` + "`make generate`" + `. A test fails if
+the source has a reason that isn't listed. Reasons from a release's own checks and
+from conditions of other kinds are passed through and aren't listed.
 `)
 	for _, g := range Groups() {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| reason | what it means | mends itself | what to do |\n|---|---|---|---|\n", g.Title, g.Where)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| reason | meaning | resolves automatically | what to do |\n|---|---|---|---|\n", g.Title, g.Where)
 		for _, r := range g.Reasons {
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.Name, r.Means, r.Mends, r.Do)
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.Name, r.Meaning, r.Recovery, r.Action)
 		}
 	}
 	return b.String()

@@ -20,23 +20,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// word is what a reason looks like; the API server asks for it in conditions.
+// word matches a reason, as the API server requires it in conditions.
 var word = regexp.MustCompile(`^[A-Z][A-Za-z0-9]+$`)
 
-// found is where each reason stands in the source.
+// found maps each reason to its positions in the source.
 type found map[string][]string
 
 // collector gathers the reasons of one package.
 type collector struct {
 	set   *token.FileSet
 	found found
-	// takes are the functions with a parameter for a reason: its index by name.
-	takes map[string]int
-	// yields are the functions with a named result for a reason.
-	yields map[string]int
+	// params maps functions with a parameter for a reason to its index.
+	params map[string]int
+	// results maps functions with a named result for a reason to its index.
+	results map[string]int
 }
 
-// inSource reads all reasons from the source of the product.
+// inSource collects all reasons in the source of the product.
 func inSource(t *testing.T) found {
 	t.Helper()
 	all := found{}
@@ -65,7 +65,7 @@ func collect(t *testing.T, dir string, all found) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &collector{set: token.NewFileSet(), found: all, takes: map[string]int{"reasonOf": 1, "ReasonOf": 1, "Refuse": 0}, yields: map[string]int{}}
+	c := &collector{set: token.NewFileSet(), found: all, params: map[string]int{"reasonOf": 1, "ReasonOf": 1, "Refuse": 0}, results: map[string]int{}}
 	var files []*ast.File
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
@@ -81,43 +81,43 @@ func collect(t *testing.T, dir string, all found) {
 		ast.Inspect(f, c.signatures)
 	}
 	for _, f := range files {
-		ast.Inspect(f, c.look)
+		ast.Inspect(f, c.visit)
 	}
 }
 
-// names reports whether a name is one for reasons.
-func names(name string) bool {
+// isReasonName reports whether an identifier denotes a reason.
+func isReasonName(name string) bool {
 	l := strings.ToLower(name)
 	return strings.HasPrefix(l, "reason") || strings.HasSuffix(l, "reason")
 }
 
-// signatures notes the functions that take or return a reason.
+// signatures records the functions that take or return a reason.
 func (c *collector) signatures(n ast.Node) bool {
 	f, ok := n.(*ast.FuncDecl)
 	if !ok {
 		return true
 	}
-	note := func(list *ast.FieldList, into map[string]int) {
+	record := func(list *ast.FieldList, into map[string]int) {
 		if list == nil {
 			return
 		}
 		at := 0
 		for _, field := range list.List {
 			for _, name := range field.Names {
-				if names(name.Name) {
+				if isReasonName(name.Name) {
 					into[f.Name.Name] = at
 				}
 				at++
 			}
 		}
 	}
-	note(f.Type.Params, c.takes)
-	note(f.Type.Results, c.yields)
+	record(f.Type.Params, c.params)
+	record(f.Type.Results, c.results)
 	return true
 }
 
-// add takes a literal that stands for a reason; other expressions are looked
-// at where they are made.
+// add records a string literal in the place of a reason; other expressions are
+// recorded where they are constructed.
 func (c *collector) add(e ast.Expr) {
 	switch x := e.(type) {
 	case *ast.BasicLit:
@@ -135,14 +135,14 @@ func (c *collector) add(e ast.Expr) {
 	}
 }
 
-func (c *collector) look(n ast.Node) bool {
+func (c *collector) visit(n ast.Node) bool {
 	switch x := n.(type) {
 	case *ast.ValueSpec:
 		c.value(x)
 	case *ast.FuncDecl:
 		c.function(x)
 	case *ast.KeyValueExpr:
-		if key, ok := x.Key.(*ast.Ident); ok && (names(key.Name) || key.Name == "Code") {
+		if key, ok := x.Key.(*ast.Ident); ok && (isReasonName(key.Name) || key.Name == "Code") {
 			c.add(x.Value)
 		}
 	case *ast.CompositeLit:
@@ -156,33 +156,33 @@ func (c *collector) look(n ast.Node) bool {
 		}
 	case *ast.AssignStmt:
 		for i, left := range x.Lhs {
-			if len(x.Lhs) == len(x.Rhs) && names(last(left)) {
+			if len(x.Lhs) == len(x.Rhs) && isReasonName(last(left)) {
 				c.add(x.Rhs[i])
 			}
 		}
 	case *ast.CallExpr:
-		if at, ok := c.takes[last(x.Fun)]; ok && at < len(x.Args) {
+		if at, ok := c.params[last(x.Fun)]; ok && at < len(x.Args) {
 			c.add(x.Args[at])
 		}
 	}
 	return true
 }
 
-// value looks at a constant or variable that is called a reason or typed one.
+// value records a constant or variable that is named or typed as a reason.
 func (c *collector) value(x *ast.ValueSpec) {
 	typed := x.Type != nil && last(x.Type) == "Reason"
 	check := strings.HasSuffix(filepath.ToSlash(filepath.Dir(c.set.Position(x.Pos()).Filename)), "payload/precondition")
 	for i, name := range x.Names {
-		if i < len(x.Values) && (typed || check || names(name.Name)) {
+		if i < len(x.Values) && (typed || check || isReasonName(name.Name)) {
 			c.add(x.Values[i])
 		}
 	}
 }
 
-// function looks at what a method Reason returns, and others with a result
-// for a reason.
+// function records the results of methods named Reason and of functions with a
+// result for a reason.
 func (c *collector) function(x *ast.FuncDecl) {
-	at, ok := c.yields[x.Name.Name]
+	at, ok := c.results[x.Name.Name]
 	if x.Name.Name == "Reason" {
 		at, ok = 0, true
 	}
@@ -208,14 +208,13 @@ func last(e ast.Expr) string {
 	return ""
 }
 
-// elsewhere are reasons that no literal in a place of reasons says: states and
-// steps that are used as reasons where nothing says more.
+// elsewhere lists the states and steps that are also used as reasons.
 var elsewhere = []string{"Staging", "RetrievePayload", "VerifyPayload", "LoadPayload", "PreconditionChecks"}
 
-func TestEveryReasonOfTheSourceIsExplained(t *testing.T) {
+func TestEveryReasonInTheSourceIsListed(t *testing.T) {
 	all := inSource(t)
 	if len(all) < 200 {
-		t.Errorf("found %d reasons in the source, which can't be all", len(all))
+		t.Errorf("found %d reasons in the source, want at least 200", len(all))
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if _, ok := Find(name); !ok {
@@ -224,31 +223,31 @@ func TestEveryReasonOfTheSourceIsExplained(t *testing.T) {
 	}
 }
 
-func TestNoReasonIsExplainedThatTheSourceLacks(t *testing.T) {
+func TestEveryListedReasonIsInTheSource(t *testing.T) {
 	all := inSource(t)
 	seen := map[string]bool{}
 	for _, g := range Groups() {
 		for _, r := range g.Reasons {
 			if all[r.Name] == nil && !slices.Contains(elsewhere, r.Name) {
-				t.Errorf("%s isn't in the source any more", r.Name)
+				t.Errorf("%s isn't in the source", r.Name)
 			}
 			if seen[r.Name] {
-				t.Errorf("%s is explained twice", r.Name)
+				t.Errorf("%s is listed twice", r.Name)
 			}
 			seen[r.Name] = true
-			if r.Means == "" || strings.ContainsAny(r.Means+r.Do, "|\n") {
-				t.Errorf("%s: a line of a table needs a meaning, and neither bars nor breaks", r.Name)
+			if r.Meaning == "" || strings.ContainsAny(r.Meaning+r.Action, "|\n") {
+				t.Errorf("%s: want a meaning, and no bars or line breaks", r.Name)
 			}
 		}
 	}
 }
 
-func TestThePageIsWritten(t *testing.T) {
+func TestThePageIsUpToDate(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "reasons.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(Page(), string(page)); diff != "" {
-		t.Errorf("docs/reference/reasons.md isn't what config/reasons says; run make generate (-want +got):\n%s", diff)
+		t.Errorf("docs/reference/reasons.md is out of date; run make generate (-want +got):\n%s", diff)
 	}
 }
