@@ -33,7 +33,7 @@ const namespace = v1alpha1.Namespace
 
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
-// installed returns a control plane with the default base applied.
+// installed returns a control plane on which the default base is applied.
 func installed(t *testing.T) *controlplane.Cluster {
 	t.Helper()
 	c := controlplane.Shared(t)
@@ -70,7 +70,7 @@ func render(t *testing.T) []byte {
 	return data
 }
 
-func reconciler(t *testing.T, c *controlplane.Cluster) *rest.Config {
+func reconcilerConfig(t *testing.T, c *controlplane.Cluster) *rest.Config {
 	t.Helper()
 	config, err := c.ConfigForServiceAccount(namespace, "lockstep-reconciler")
 	if err != nil {
@@ -93,13 +93,13 @@ func TestKubectlAppliesTheDefaultBase(t *testing.T) {
 	out, err = exec.CommandContext(t.Context(), kubectl, "--kubeconfig", c.Kubeconfig(),
 		"-n", namespace, "get", "rel,nos,gs,tp,hosts.lockstep.dev").CombinedOutput()
 	if err != nil {
-		t.Errorf("kubectl knows a kind not by its short name: %v\n%s", err, out)
+		t.Errorf("kubectl get by short names: %v\n%s", err, out)
 	}
 }
 
-func TestTheReconcilerMayDoItsWorkAndNoMore(t *testing.T) {
+func TestTheReconcilerHasExactlyItsPermissions(t *testing.T) {
 	c := installed(t)
-	client, err := kubernetes.NewForConfig(reconciler(t, c))
+	client, err := kubernetes.NewForConfig(reconcilerConfig(t, c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,10 +125,10 @@ func TestTheReconcilerMayDoItsWorkAndNoMore(t *testing.T) {
 		"write declared objects elsewhere":       {access{Namespace: "web", Group: v1alpha1.Group, Resource: "nodeoses", Verb: "create"}, false},
 		"delete a node":                          {access{Resource: "nodes", Verb: "delete"}, false},
 		"change its own role":                    {access{Namespace: namespace, Group: "rbac.authorization.k8s.io", Resource: "roles", Verb: "patch"}, false},
-		"switch the admission policies off":      {access{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies", Verb: "delete"}, false},
-		"make tokens of the applier":             {access{Namespace: namespace, Resource: "serviceaccounts", Subresource: "token", Name: "lockstep-applier", Verb: "create"}, false},
+		"delete the admission policies":          {access{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies", Verb: "delete"}, false},
+		"create tokens for the applier":          {access{Namespace: namespace, Resource: "serviceaccounts", Subresource: "token", Name: "lockstep-applier", Verb: "create"}, false},
 		"run commands in pods":                   {access{Namespace: "web", Resource: "pods", Subresource: "exec", Verb: "create"}, false},
-		"bind a pod past the scheduler":          {access{Namespace: "web", Resource: "pods", Subresource: "binding", Verb: "create"}, false},
+		"bind a pod to a node":                   {access{Namespace: "web", Resource: "pods", Subresource: "binding", Verb: "create"}, false},
 		"approve certificates for agents itself": {access{Group: "certificates.k8s.io", Resource: "certificatesigningrequests", Subresource: "approval", Verb: "update"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestTheReconcilerAppliesByImpersonationOnly(t *testing.T) {
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "released-"}}, metav1.CreateOptions{})
 		return err
 	}
-	config := reconciler(t, c)
+	config := reconcilerConfig(t, c)
 	if err := put(config); !apierrors.IsForbidden(err) {
 		t.Errorf("as itself: got %v, want Forbidden", err)
 	}
@@ -190,44 +190,44 @@ func release(name, source string) *unstructured.Unstructured {
 	return r
 }
 
-// TestAdmission walks through what people and the reconciler do to objects.
+// TestAdmission tests the writes of users and of the reconciler.
 func TestAdmission(t *testing.T) {
 	c := installed(t)
-	ours, people := dynamicClient(t, reconciler(t, c)), dynamicClient(t, c.Config)
-	awaitPolicies(t, people)
+	reconciler, user := dynamicClient(t, reconcilerConfig(t, c)), dynamicClient(t, c.Config)
+	awaitPolicies(t, user)
 
-	must(t, "the reconciler declares an object from Git", create(t, ours, releases, release("declared", "fleet")))
-	must(t, "people declare an object by hand", create(t, people, releases, release("by-hand", "")))
+	requireAdmitted(t, "the reconciler declares an object from Git", create(t, reconciler, releases, release("declared", "fleet")))
+	requireAdmitted(t, "a user creates an object by hand", create(t, user, releases, release("by-hand", "")))
 	state := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "lockstep-ledger", "namespace": namespace},
 	}}
-	must(t, "the reconciler makes the ledger", create(t, ours, configMaps, state))
+	requireAdmitted(t, "the reconciler creates the ledger", create(t, reconciler, configMaps, state))
 	policy := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "lockstep.dev/v1alpha1", "kind": v1alpha1.KindTrustPolicy,
 		"metadata": map[string]any{"name": "root", "namespace": namespace}, "spec": map[string]any{"envelope": "{}"},
 	}}
-	must(t, "people carry a trust policy in", create(t, people, policies, policy))
+	requireAdmitted(t, "a user creates the trust policy", create(t, user, policies, policy))
 
 	suspend, status := `{"spec":{"suspend":true}}`, `{"status":{"observedGeneration":1}}`
-	must(t, "people change what they declared by hand", patch(t, people, releases, "by-hand", suspend))
-	must(t, "the reconciler changes what Git declared", patch(t, ours, releases, "declared", suspend))
-	must(t, "people pull a brake", patch(t, people, releases, "declared", `{"metadata":{"annotations":{"lockstep.dev/paused":"me"}}}`))
-	must(t, "the reconciler writes status", patch(t, ours, releases, "declared", status, "status"))
+	requireAdmitted(t, "a user changes an object created by hand", patch(t, user, releases, "by-hand", suspend))
+	requireAdmitted(t, "the reconciler changes an object from Git", patch(t, reconciler, releases, "declared", suspend))
+	requireAdmitted(t, "a user pauses an object from Git", patch(t, user, releases, "declared", `{"metadata":{"annotations":{"lockstep.dev/paused":"me"}}}`))
+	requireAdmitted(t, "the reconciler writes status", patch(t, reconciler, releases, "declared", status, "status"))
 
-	refused(t, "people change what Git declared", patch(t, people, releases, "declared", `{"spec":{"suspend":false}}`), "change it in Git")
-	refused(t, "people cut an object from its source",
-		patch(t, people, releases, "declared", `{"metadata":{"annotations":{"lockstep.dev/source":null}}}`), "only the reconciler sets it")
-	refused(t, "people pretend that Git declared an object", create(t, people, releases, release("forged", "fleet")), "only the reconciler sets it")
-	refused(t, "people write status", patch(t, people, releases, "by-hand", status, "status"), "only the reconciler writes status")
-	refused(t, "people write the ledger", patch(t, people, configMaps, "lockstep-ledger", `{"data":{"x":"y"}}`), "the reconciler's state")
-	refused(t, "people delete the ledger", remove(t, people, configMaps, "lockstep-ledger"), "the reconciler's state")
-	refused(t, "people delete the trust policy", remove(t, people, policies, "root"), "changes nothing that is trusted")
+	requireForbidden(t, "a user changes an object from Git", patch(t, user, releases, "declared", `{"spec":{"suspend":false}}`), "change it in Git")
+	requireForbidden(t, "a user removes the source annotation",
+		patch(t, user, releases, "declared", `{"metadata":{"annotations":{"lockstep.dev/source":null}}}`), "only the reconciler sets it")
+	requireForbidden(t, "a user forges the source annotation", create(t, user, releases, release("forged", "fleet")), "only the reconciler sets it")
+	requireForbidden(t, "a user writes status", patch(t, user, releases, "by-hand", status, "status"), "only the reconciler writes status")
+	requireForbidden(t, "a user writes the ledger", patch(t, user, configMaps, "lockstep-ledger", `{"data":{"x":"y"}}`), "the reconciler's state")
+	requireForbidden(t, "a user deletes the ledger", remove(t, user, configMaps, "lockstep-ledger"), "the reconciler's state")
+	requireForbidden(t, "a user deletes the trust policy", remove(t, user, policies, "root"), "does not revoke trust")
 
-	must(t, "people confirm the deletion", patch(t, people, policies, "root", `{"metadata":{"annotations":{"lockstep.dev/prune":"enabled"}}}`))
-	must(t, "people delete the trust policy, confirmed", remove(t, people, policies, "root"))
+	requireAdmitted(t, "a user confirms the deletion", patch(t, user, policies, "root", `{"metadata":{"annotations":{"lockstep.dev/prune":"enabled"}}}`))
+	requireAdmitted(t, "a user deletes the trust policy after confirmation", remove(t, user, policies, "root"))
 }
 
-func TestTheAdmissionPoliciesTypeCheck(t *testing.T) {
+func TestTheAdmissionPoliciesPassTypeChecking(t *testing.T) {
 	c := installed(t)
 	client, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
@@ -247,7 +247,7 @@ func TestTheAdmissionPoliciesTypeCheck(t *testing.T) {
 	}
 }
 
-func TestTheReconcilersPodIsAdmittedUnderTheRestrictedStandard(t *testing.T) {
+func TestTheReconcilerPodIsAdmittedUnderTheRestrictedStandard(t *testing.T) {
 	c := installed(t)
 	client, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
@@ -258,7 +258,7 @@ func TestTheReconcilersPodIsAdmittedUnderTheRestrictedStandard(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Spec: deployment.Spec.Template.Spec}
-	eventually(t, "the service account is there and the pod is admitted", func(ctx context.Context) bool {
+	eventually(t, "the service account exists and the pod is admitted", func(ctx context.Context) bool {
 		_, err = client.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil || strings.Contains(err.Error(), "violates PodSecurity")
 	})
@@ -267,12 +267,12 @@ func TestTheReconcilersPodIsAdmittedUnderTheRestrictedStandard(t *testing.T) {
 	}
 }
 
-// awaitPolicies waits until the API server enforces a new policy; it compiles
-// them a moment after they are stored.
-func awaitPolicies(t *testing.T, people dynamic.Interface) {
+// awaitPolicies waits until the API server enforces a new policy, which it
+// compiles after storing it.
+func awaitPolicies(t *testing.T, user dynamic.Interface) {
 	t.Helper()
 	eventually(t, "the admission policies are enforced", func(ctx context.Context) bool {
-		_, err := people.Resource(releases).Namespace(namespace).Create(ctx, release("probe", "fleet"),
+		_, err := user.Resource(releases).Namespace(namespace).Create(ctx, release("probe", "fleet"),
 			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return apierrors.IsForbidden(err)
 	})
@@ -304,21 +304,21 @@ func remove(t *testing.T, c dynamic.Interface, r schema.GroupVersionResource, na
 	return c.Resource(r).Namespace(namespace).Delete(t.Context(), name, metav1.DeleteOptions{})
 }
 
-func must(t *testing.T, what string, err error) {
+func requireAdmitted(t *testing.T, what string, err error) {
 	t.Helper()
 	if err != nil {
-		t.Errorf("%s: refused: %v", what, err)
+		t.Errorf("%s: rejected: %v", what, err)
 	}
 }
 
-func refused(t *testing.T, what string, err error, message string) {
+func requireForbidden(t *testing.T, what string, err error, message string) {
 	t.Helper()
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), message) {
 		t.Errorf("%s: got error %v, want Forbidden with %q", what, err, message)
 	}
 }
 
-// eventually waits for a condition with a deadline that a loaded machine keeps.
+// eventually waits up to a minute for a condition, enough for a loaded machine.
 func eventually(t *testing.T, what string, check func(context.Context) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
