@@ -1,14 +1,13 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sanitize makes strings that others wrote safe to show.
+// Package sanitize makes untrusted strings safe to display.
 //
-// A foreign string is any text that this project did not write itself: from
-// agents, registries, Git servers and the objects of the cluster. Before such
-// a string reaches a status, a commit, a page, a terminal or a log it passes
-// one function of this package, so that it can forge no line, no trailer, no
-// link and no escape sequence. Values with a type of their own (digests,
-// versions, enumerations) need no cleaning.
+// A string from an agent, a registry, a Git server or a cluster object is
+// untrusted. It must pass one function of this package before it is written to a
+// status, commit, page, terminal or log, so that it can't forge lines, trailers,
+// links or escape sequences. Typed values (digests, versions, enumerations) need
+// no sanitizing.
 package sanitize
 
 import (
@@ -17,20 +16,19 @@ import (
 	"unicode/utf8"
 )
 
-// MaxLine is the longest line that Line returns, in bytes, mark included.
+// MaxLine is the maximum length of Line's result, in bytes, ellipsis included.
 const MaxLine = 256
 
-// mark ends a string that was cut.
+// mark ends a truncated string.
 const mark = "…"
 
 // Line returns s as one line of printable, valid UTF-8 of at most MaxLine
-// bytes. Line breaks, tabs and runs of blanks become one blank; control,
-// bidirectional and zero-width characters are dropped; what was cut off is
-// marked by an ellipsis.
+// bytes. White space collapses to single blanks; control, bidirectional and
+// zero-width characters are removed; an ellipsis marks a truncation.
 func Line(s string) string { return Clip(s, MaxLine) }
 
-// Clip is Line with a limit of its own, in bytes; limits below the length of
-// the mark give the empty string.
+// Clip is Line with another limit, in bytes; it returns "" if the limit is shorter
+// than the ellipsis.
 func Clip(s string, limit int) string {
 	if limit < len(mark) {
 		return ""
@@ -65,8 +63,8 @@ func Clip(s string, limit int) string {
 	return trimTo(b.String(), limit-len(mark)) + mark
 }
 
-// Text cleans s line by line and keeps at most lines of them; it's for bodies
-// that are shown as they are, such as a log's tail in a terminal.
+// Text sanitizes s line by line and returns at most the first lines lines, for
+// multi-line texts such as logs in a terminal.
 func Text(s string, lines int) string {
 	var out []string
 	for line := range strings.Lines(s) {
@@ -79,10 +77,9 @@ func Text(s string, lines int) string {
 	return strings.Join(out, "\n")
 }
 
-// Markdown returns s as a code span that no content of s can end or leave,
-// also inside a table: the fence is longer than any run of backquotes in s and
-// the table separator is escaped. An empty string gives an empty span's worth
-// of nothing: "".
+// Markdown returns s as a code span that s can't terminate, also inside a table:
+// the fence is longer than any run of backquotes in s, and the table separator is
+// escaped. It returns "" for "".
 func Markdown(s string) string {
 	s = Line(s)
 	if s == "" {
@@ -96,7 +93,7 @@ func Markdown(s string) string {
 	return fence + pad + strings.ReplaceAll(s, "|", `\|`) + pad + fence
 }
 
-// hidden reports whether r must not be shown: control characters other than
+// hidden reports whether r must be removed: control characters other than
 // white space, formats (bidirectional overrides, zero-width characters, the
 // byte-order mark), private use and surrogates.
 func hidden(r rune) bool {
@@ -106,7 +103,7 @@ func hidden(r rune) bool {
 	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Cs) || !unicode.IsPrint(r)
 }
 
-// trimTo cuts s to at most limit bytes at the border of a rune.
+// trimTo truncates s to at most limit bytes at a rune boundary.
 func trimTo(s string, limit int) string {
 	for limit < len(s) {
 		_, size := utf8.DecodeLastRuneInString(s)

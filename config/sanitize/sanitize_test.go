@@ -11,12 +11,12 @@ import (
 
 func TestLine(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
-		"plain text stays":                    {"web/api: 2 of 3", "web/api: 2 of 3"},
+		"plain text is unchanged":             {"web/api: 2 of 3", "web/api: 2 of 3"},
 		"a line break can't start a trailer":  {"ok\nLockstep-Release-Digest: x", "ok Lockstep-Release-Digest: x"},
 		"an escape sequence loses its escape": {"\x1b[31mred\x1b]52;c;x\x07", "[31mred]52;c;x"},
-		"bidirectional overrides go":          {"a\u202eb\u2066c", "abc"},
-		"zero-width characters go":            {"a\u200bb\ufeffc", "abc"},
-		"bytes that aren't UTF-8 go":          {"a\xffb", "ab"},
+		"bidirectional overrides are removed": {"a\u202eb\u2066c", "abc"},
+		"zero-width characters are removed":   {"a\u200bb\ufeffc", "abc"},
+		"invalid UTF-8 is removed":            {"a\xffb", "ab"},
 		"blanks collapse and trim":            {"  a \t\r\n b  ", "a b"},
 	} {
 		if got := Line(tc.in); got != tc.want {
@@ -25,14 +25,14 @@ func TestLine(t *testing.T) {
 	}
 }
 
-func TestLineIsCutAtARuneAndMarked(t *testing.T) {
+func TestLineIsTruncatedAtARuneWithAnEllipsis(t *testing.T) {
 	got := Line(strings.Repeat("ä", MaxLine))
 	if len(got) > MaxLine || !strings.HasSuffix(got, mark) || !utf8.ValidString(got) {
-		t.Errorf("Line of a long string = %d bytes ending %q, want at most %d valid bytes ending in the mark", len(got), got[len(got)-6:], MaxLine)
+		t.Errorf("Line of a long string = %d bytes ending %q, want at most %d valid bytes ending in an ellipsis", len(got), got[len(got)-6:], MaxLine)
 	}
 }
 
-func TestMarkdownCantBeLeft(t *testing.T) {
+func TestMarkdownCantBeTerminatedByItsContent(t *testing.T) {
 	for in, want := range map[string]string{
 		"a|b":         "`a\\|b`",
 		"`x` [l](u)":  "`` `x` [l](u) ``",
@@ -45,7 +45,7 @@ func TestMarkdownCantBeLeft(t *testing.T) {
 	}
 }
 
-func TestTextKeepsOnlySoManyLines(t *testing.T) {
+func TestTextKeepsAtMostTheGivenLines(t *testing.T) {
 	if got, want := Text("a\nb\x1b\nc\n", 2), "a\nb\n…"; got != want {
 		t.Errorf("Text = %q, want %q", got, want)
 	}
@@ -65,7 +65,7 @@ func FuzzLine(f *testing.F) {
 		}
 		md := Markdown(s)
 		if got != "" && longestRun(strings.Trim(md, "`"), '`') >= len(md)-len(strings.TrimLeft(md, "`")) {
-			t.Errorf("Markdown(%q) = %q: the fence can be closed from inside", s, md)
+			t.Errorf("Markdown(%q) = %q: the content closes the fence", s, md)
 		}
 	})
 }

@@ -9,44 +9,44 @@ import (
 	"time"
 )
 
-// Accepted is the policy in force, with a revision that waits if there is one.
-// It's a value: Accept and Settle return new ones. Keep it apart from any
-// object that others may edit; Marshal and Load do the encoding.
+// Accepted is the active policy, with a pending revision if there is one. It is a
+// value: Accept and Settle return new ones. Store it where only its owner can
+// write; Marshal and Load encode it.
 type Accepted struct {
-	// Document is in force.
+	// Document is the active document.
 	Document *Document
-	// Envelope is what Document came in.
+	// Envelope contains Document.
 	Envelope []byte
-	// Pending was signed by the recovery role and takes effect later; nil if
-	// nothing waits.
+	// Pending was signed by the recovery role and is activated later; nil if
+	// there is none.
 	Pending *Pending
-	// Replacements tells of each time that the policy was replaced by hand.
+	// Replacements records every manual replacement, oldest first.
 	Replacements []Replacement
 }
 
-// Pending is a revision that the recovery role signed.
+// Pending is a revision signed by the recovery role, activated at Effective.
 type Pending struct {
 	Document  *Document
 	Envelope  []byte
 	Effective time.Time
-	// SignedBy names the keys that signed it.
+	// SignedBy lists the names of the signing keys.
 	SignedBy []string
 }
 
-// Replacement records that a person replaced the policy by hand, which no
-// signature of the old one covers.
+// Replacement records a manual replacement of the policy, which the previous
+// policy didn't sign.
 type Replacement struct {
 	Old  Digest    `json:"old"`
 	New  Digest    `json:"new"`
 	Time time.Time `json:"time"`
 }
 
-// maxReplacements bounds the record; the newest are kept.
+// maxReplacements bounds Replacements; the newest are kept.
 const maxReplacements = 16
 
-// Pin accepts the first revision: its document must have the digest that came
-// by another way (typed in at bootstrap, put on the disk at provisioning), and
-// be signed by its own root threshold.
+// Pin accepts the first revision: its document must have the pinned digest, which
+// is delivered separately (at bootstrap or provisioning), and be signed by its
+// own root threshold.
 func Pin(raw []byte, pinned Digest, now time.Time) (Accepted, error) {
 	next, e, err := openRevision(raw)
 	if err != nil {
@@ -69,19 +69,19 @@ func Pin(raw []byte, pinned Digest, now time.Time) (Accepted, error) {
 	return Accepted{Document: next, Envelope: raw}, nil
 }
 
-// Accept decides whether an envelope follows the current policy. Delivering
-// again what is in force or waiting changes nothing and isn't an error. A
-// refusal has reason PolicyChangeRefused (PolicyMissing without a current
-// policy) and leaves the current one as it was.
+// Accept returns the policy after an envelope was delivered. The active or the
+// pending envelope changes nothing and isn't an error. A refusal has reason
+// PolicyChangeRefused (PolicyMissing without a current policy) and leaves the
+// current policy unchanged.
 //
-// A revision that only the recovery threshold of the current one signed waits
-// for the recovery role's delay: see Settle. A revision that the root signed
-// takes its place at once, so that the root can stop a stolen recovery key.
+// A revision that the current recovery threshold signed becomes pending for the
+// role's delay; see Settle. A revision that the root threshold signed is
+// activated immediately, so that the root can stop a stolen recovery key.
 func Accept(current *Accepted, raw []byte, now time.Time) (Accepted, error) {
 	if current == nil || current.Document == nil {
 		return Accepted{}, &Refusal{
 			Cause: PolicyMissing, Subject: "trust policy",
-			Found: "no policy in force", Wanted: "one that was pinned by its digest",
+			Found: "no active policy", Wanted: "a policy pinned by its digest",
 			Fix: []string{"lockstep bootstrap --root-digest sha256:…"},
 		}
 	}
@@ -106,7 +106,7 @@ func Accept(current *Accepted, raw []byte, now time.Time) (Accepted, error) {
 	return recoverInto(cur, next, raw, e, now)
 }
 
-// recoverInto lets a revision wait that the recovery threshold signed.
+// recoverInto makes a revision pending that the recovery threshold signed.
 func recoverInto(cur Accepted, next *Document, raw []byte, e envelope, now time.Time) (Accepted, error) {
 	if cur.Pending != nil && cur.Pending.Document.digest == next.digest {
 		return cur, nil
@@ -124,8 +124,8 @@ func recoverInto(cur Accepted, next *Document, raw []byte, e envelope, now time.
 	return out.Settle(now), nil
 }
 
-// Settle puts a waiting revision in force once its time has come. The result
-// is the receiver if nothing changes.
+// Settle activates the pending revision once it is due. It returns the receiver
+// if nothing changes.
 func (a Accepted) Settle(now time.Time) Accepted {
 	if a.Pending == nil || now.Before(a.Pending.Effective) {
 		return a
@@ -133,9 +133,9 @@ func (a Accepted) Settle(now time.Time) Accepted {
 	return Accepted{Document: a.Pending.Document, Envelope: a.Pending.Envelope, Replacements: a.Replacements}
 }
 
-// Replace puts an envelope in force that a person laid down by hand, which the
-// current policy needn't have signed; it's recorded for ever. It must be
-// signed by its own root threshold and have the digest that the person gave.
+// Replace activates an envelope that an operator installed by hand and records
+// the replacement. The current policy needn't have signed it; it must be signed by
+// its own root threshold and have the given digest.
 func Replace(current Accepted, raw []byte, pinned Digest, now time.Time) (Accepted, error) {
 	out, err := Pin(raw, pinned, now)
 	if err != nil {
@@ -153,7 +153,7 @@ func Replace(current Accepted, raw []byte, pinned Digest, now time.Time) (Accept
 	return out, nil
 }
 
-// openRevision decodes envelope and document.
+// openRevision decodes an envelope and its document.
 func openRevision(raw []byte) (*Document, envelope, error) {
 	e, err := openEnvelope(raw, PayloadType)
 	if err == nil {
@@ -163,26 +163,26 @@ func openRevision(raw []byte) (*Document, envelope, error) {
 		}
 	}
 	return nil, envelope{}, &Refusal{
-		Cause: PolicyChangeRefused, Subject: "trust policy", Found: "an envelope that can't be read",
+		Cause: PolicyChangeRefused, Subject: "trust policy", Found: "an unreadable envelope",
 		Wanted: "a DSSE envelope of " + PayloadType, Fix: []string{"lockstep trust sign trust.yaml --key …"}, Err: err,
 	}
 }
 
-// successor checks what the bytes of the next revision say of themselves.
+// successor checks name, version and expiry of the next revision.
 func successor(cur, next *Document, now time.Time) error {
 	r := &Refusal{Cause: PolicyChangeRefused, Subject: revision(next)}
 	switch {
 	case next.Name != cur.Name:
 		r.Found, r.Wanted = "policy "+next.Name, "policy "+cur.Name
 	case next.Version == cur.Version:
-		r.Found = fmt.Sprintf("version %d again with other content (%s)", next.Version, next.digest.Short())
+		r.Found = fmt.Sprintf("version %d with different content (%s)", next.Version, next.digest.Short())
 		r.Wanted = fmt.Sprintf("version %d", cur.Version+1)
 		r.Fix = []string{fmt.Sprintf("set version: %d and sign again", cur.Version+1)}
 	case next.Version < cur.Version:
 		r.Found, r.Wanted = fmt.Sprintf("version %d", next.Version), fmt.Sprintf("version %d", cur.Version+1)
 	case next.Version > cur.Version+1:
-		r.Found, r.Wanted = fmt.Sprintf("version %d", next.Version), fmt.Sprintf("version %d first: no revision is skipped", cur.Version+1)
-		r.Fix = []string{"deliver the revisions between in their order"}
+		r.Found, r.Wanted = fmt.Sprintf("version %d", next.Version), fmt.Sprintf("version %d first", cur.Version+1)
+		r.Fix = []string{"deliver the intermediate revisions in order"}
 		r.Retry = true
 	case !next.Expires.After(now):
 		return expired(next)
@@ -207,7 +207,7 @@ func selfSigned(next *Document, e envelope, now time.Time) error {
 	}
 }
 
-// notEnough says which signatures of the current root are missing.
+// notEnough reports the missing signatures of the current root.
 func notEnough(cur, next *Document, e envelope, now time.Time) error {
 	keys := e.signedBy(cur, RoleRoot, now)
 	return &Refusal{
@@ -222,11 +222,11 @@ func expired(d *Document) error {
 	return &Refusal{
 		Cause: PolicyChangeRefused, Subject: revision(d),
 		Found:  "expiry " + d.Expires.UTC().Format(time.RFC3339),
-		Wanted: "one in the future", Fix: []string{"set a later expires and sign again"},
+		Wanted: "an expiry in the future", Fix: []string{"set a later expires and sign again"},
 	}
 }
 
-// revision names a document for people.
+// revision returns name and version of a document for messages.
 func revision(d *Document) string { return fmt.Sprintf("trust policy %s@%d", d.Name, d.Version) }
 
 func names(keys []Key) []string {
@@ -237,7 +237,7 @@ func names(keys []Key) []string {
 	return out
 }
 
-// list joins names for people.
+// list joins names for messages.
 func list(s []string) string {
 	if len(s) == 0 {
 		return "none"

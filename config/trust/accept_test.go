@@ -18,12 +18,12 @@ import (
 // chain is a policy whose root is 2 of a, b, c (PEM, Ed25519, SSH), with a
 // recovery key.
 type chain struct {
-	a, b, c, recovery, stranger testKey
+	a, b, c, recovery, unknown testKey
 }
 
 func newChain(tb testing.TB) chain {
 	tb.Helper()
-	return chain{ecdsaKey(tb, "a"), edKey(tb, "b"), sshKey(tb, "c"), ecdsaKey(tb, "vault"), ecdsaKey(tb, "stranger")}
+	return chain{ecdsaKey(tb, "a"), edKey(tb, "b"), sshKey(tb, "c"), ecdsaKey(tb, "vault"), ecdsaKey(tb, "unknown")}
 }
 
 // at returns the source of a version.
@@ -34,7 +34,7 @@ func (c chain) at(version int) source {
 	}
 }
 
-// pinned returns version 1 in force.
+// pinned returns an accepted version 1.
 func (c chain) pinned(tb testing.TB) Accepted {
 	tb.Helper()
 	text := c.at(1).text()
@@ -56,20 +56,20 @@ func TestTheFirstRevisionIsPinnedByItsDigest(t *testing.T) {
 		digest Digest
 		now    time.Time
 	}{
-		"another digest":           {seal(t, text, c.a, c.b), DigestOf(nil), now},
-		"less than its own root":   {seal(t, text, c.a), DigestOf(text), now},
-		"one root key twice":       {seal(t, text, c.a, c.a), DigestOf(text), now},
-		"keys that aren't root's":  {seal(t, text, c.a, c.recovery, c.stranger), DigestOf(text), now},
-		"after its expiry":         {seal(t, text, c.a, c.b), DigestOf(text), now.AddDate(2, 0, 0)},
-		"something else":           {[]byte("{}"), DigestOf(text), now},
-		"a document, not envelope": {text, DigestOf(text), now},
+		"another digest":               {seal(t, text, c.a, c.b), DigestOf(nil), now},
+		"below its own root threshold": {seal(t, text, c.a), DigestOf(text), now},
+		"one root key twice":           {seal(t, text, c.a, c.a), DigestOf(text), now},
+		"keys of other roles":          {seal(t, text, c.a, c.recovery, c.unknown), DigestOf(text), now},
+		"after its expiry":             {seal(t, text, c.a, c.b), DigestOf(text), now.AddDate(2, 0, 0)},
+		"another JSON object":          {[]byte("{}"), DigestOf(text), now},
+		"a document, no envelope":      {text, DigestOf(text), now},
 	} {
 		if got, err := Pin(tc.raw, tc.digest, tc.now); ReasonOf(err) != PolicyChangeRefused || got.Document != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if _, err := Accept(nil, seal(t, text, c.a, c.b), now); ReasonOf(err) != PolicyMissing {
-		t.Errorf("without a pinned one: %v", err)
+		t.Errorf("without a pinned policy: %v", err)
 	}
 }
 
@@ -89,8 +89,8 @@ func TestASuccessorNeedsBothRoots(t *testing.T) {
 		"the old root only":       {[]testKey{c.a, c.b}, false},
 		"the new root only":       {fresh, false},
 		"half of each":            {[]testKey{c.a, fresh[0]}, false},
-		"strangers":               {[]testKey{c.stranger}, false},
-		"nobody":                  {nil, false},
+		"unknown keys":            {[]testKey{c.unknown}, false},
+		"no key":                  {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cur := c.pinned(t)
@@ -99,11 +99,11 @@ func TestASuccessorNeedsBothRoots(t *testing.T) {
 				t.Fatalf("error is %v", err)
 			}
 			if want := map[bool]int64{true: 2, false: 1}[tc.ok]; got.Document.Version != want {
-				t.Errorf("version %d is in force", got.Document.Version)
+				t.Errorf("version %d is active", got.Document.Version)
 			}
 			if !tc.ok {
-				if r := refused(t, err); r.Reason() != "PolicyChangeRefused" || r.Found == "" || r.Wanted == "" || len(r.Fix) == 0 {
-					t.Errorf("the refusal helps nobody: %+v", r)
+				if r := requireRefusal(t, err); r.Reason() != "PolicyChangeRefused" || r.Found == "" || r.Wanted == "" || len(r.Fix) == 0 {
+					t.Errorf("the refusal lacks details: %+v", r)
 				}
 			}
 		})
@@ -129,7 +129,7 @@ func TestVersionsGoUpByOne(t *testing.T) {
 	}
 	same, err := Accept(&cur, cur.Envelope, now)
 	if err != nil || same.Document.digest != cur.Document.digest {
-		t.Errorf("the same again: %v", err)
+		t.Errorf("the same revision again: %v", err)
 	}
 	for v := 2; v <= 4; v++ {
 		next, err := Accept(&cur, seal(t, c.at(v).text(), c.b, c.c), now)
@@ -165,33 +165,33 @@ func TestRecoveryWaitsForItsDelayAndTheRootCanStopIt(t *testing.T) {
 	next.roles = "  root: {keys: [d, e], threshold: 2}\n"
 	raw := seal(t, next.text(), c.recovery, fresh[0], fresh[1])
 
-	waiting, err := Accept(&cur, raw, now)
+	pending, err := Accept(&cur, raw, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if waiting.Document.Version != 1 || waiting.Pending == nil || !waiting.Pending.Effective.Equal(now.Add(24*time.Hour)) {
-		t.Fatalf("got %+v", waiting)
+	if pending.Document.Version != 1 || pending.Pending == nil || !pending.Pending.Effective.Equal(now.Add(24*time.Hour)) {
+		t.Fatalf("got %+v", pending)
 	}
-	if diff := cmp.Diff([]string{"vault"}, waiting.Pending.SignedBy); diff != "" {
+	if diff := cmp.Diff([]string{"vault"}, pending.Pending.SignedBy); diff != "" {
 		t.Error(diff)
 	}
-	again, err := Accept(&waiting, raw, now.Add(23*time.Hour))
-	if err != nil || !again.Pending.Effective.Equal(waiting.Pending.Effective) {
-		t.Errorf("delivering again moved the time: %v, %v", again.Pending, err)
+	again, err := Accept(&pending, raw, now.Add(23*time.Hour))
+	if err != nil || !again.Pending.Effective.Equal(pending.Pending.Effective) {
+		t.Errorf("a second delivery changed the time: %v, %v", again.Pending, err)
 	}
-	if got := waiting.Settle(now.Add(24 * time.Hour)); got.Document.Version != 2 || got.Pending != nil {
+	if got := pending.Settle(now.Add(24 * time.Hour)); got.Document.Version != 2 || got.Pending != nil {
 		t.Errorf("after the delay: %+v", got)
 	}
-	stopped, err := Accept(&waiting, seal(t, c.at(2).text(), c.a, c.b), now.Add(time.Hour))
+	stopped, err := Accept(&pending, seal(t, c.at(2).text(), c.a, c.b), now.Add(time.Hour))
 	if err != nil || stopped.Pending != nil || len(stopped.Document.Roles[RoleRoot].Keys) != 3 {
-		t.Errorf("the root's own revision didn't stop it: %v", err)
+		t.Errorf("the revision of the root didn't stop it: %v", err)
 	}
 	if _, err := Accept(&cur, seal(t, next.text(), c.recovery, fresh[0]), now); ReasonOf(err) != PolicyChangeRefused {
 		t.Errorf("recovery into a root that can't sign: %v", err)
 	}
 }
 
-func TestReplacingByHandIsRecordedForEver(t *testing.T) {
+func TestManualReplacementsAreRecorded(t *testing.T) {
 	c := newChain(t)
 	cur := c.pinned(t)
 	other := c.at(1)
@@ -208,23 +208,23 @@ func TestReplacingByHandIsRecordedForEver(t *testing.T) {
 	next.name = "rebuilt"
 	after, err := Accept(&got, seal(t, next.text(), c.a, c.b), now)
 	if err != nil || len(after.Replacements) != 1 {
-		t.Errorf("a successor forgot it: %v", err)
+		t.Errorf("the successor lost the record: %v", err)
 	}
 }
 
-func TestAcceptedSurvivesItsStore(t *testing.T) {
+func TestAcceptedSurvivesMarshalAndLoad(t *testing.T) {
 	c := newChain(t)
 	cur := c.pinned(t)
 	if _, err := Accept(&cur, seal(t, c.at(2).text(), c.recovery, c.a, c.a), now); err == nil {
-		t.Fatal("one root key and recovery made a pair")
+		t.Fatal("one root key and the recovery key were accepted")
 	}
 	next := c.at(2)
 	next.roles = "  root: {keys: [a], threshold: 1}\n"
-	waiting, err := Accept(&cur, seal(t, next.text(), c.recovery, c.a), now)
+	pending, err := Accept(&cur, seal(t, next.text(), c.recovery, c.a), now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := waiting.Marshal()
+	b, err := pending.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestAcceptedSurvivesItsStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Document.digest != cur.Document.digest || got.Pending == nil || got.Pending.Document.Version != 2 || !got.Pending.Effective.Equal(waiting.Pending.Effective) {
+	if got.Document.digest != cur.Document.digest || got.Pending == nil || got.Pending.Document.Version != 2 || !got.Pending.Effective.Equal(pending.Pending.Effective) {
 		t.Errorf("got %+v", got)
 	}
 	for name, bad := range map[string]string{
@@ -284,7 +284,7 @@ func TestASignatureForAnotherPurposeDoesntCount(t *testing.T) {
 		e.Signatures = slices.Insert(e.Signatures, 0, dsse.Signature{KeyID: e.Signatures[0].KeyID, Sig: "AAAA"}, dsse.Signature{Sig: "%"})
 	})
 	if _, err := Pin(noisy, DigestOf(text), now); err != nil {
-		t.Errorf("bad signatures masked good ones: %v", err)
+		t.Errorf("bad signatures hid good ones: %v", err)
 	}
 }
 
@@ -312,7 +312,7 @@ func TestSealKeepsOtherSignaturesAndTheExactBytes(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := Seal([]byte("name: x"), c.a); err == nil {
-		t.Error("a document that can't be read was signed")
+		t.Error("an invalid document was signed")
 	}
 }
 
@@ -326,7 +326,7 @@ func FuzzAccept(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got, err := Accept(&cur, raw, now)
 		if got.Document.Digest() != cur.Document.Digest() {
-			t.Errorf("bytes without the root's signatures took effect: %q, %v", raw, err)
+			t.Errorf("an envelope without root signatures was accepted: %q, %v", raw, err)
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// delivery is an envelope with what is true of it.
+// delivery is an envelope with its properties.
 type delivery struct {
 	raw     []byte
 	version int64
@@ -20,7 +20,7 @@ type delivery struct {
 	by      []string // names of the keys that signed it
 }
 
-// signedBy counts, naively, the keys of a role that signed the delivery.
+// signedBy reports whether the threshold of a role signed the delivery.
 func (d delivery) signedBy(doc *Document, role string) bool {
 	n := 0
 	for _, k := range doc.Roles[role].Keys {
@@ -31,8 +31,8 @@ func (d delivery) signedBy(doc *Document, role string) bool {
 	return doc.Roles[role].Threshold > 0 && n >= doc.Roles[role].Threshold
 }
 
-// deliveries makes envelopes of versions 1 to 4 in variants, one of them with
-// a smaller root, signed by several sets of keys.
+// deliveries returns envelopes of versions 1 to 4 in variants, one of them with a
+// smaller root, each signed by several sets of keys.
 func deliveries(tb testing.TB, c chain) []delivery {
 	tb.Helper()
 	var out []delivery
@@ -42,7 +42,7 @@ func deliveries(tb testing.TB, c chain) []delivery {
 		small.roles = "  root: {keys: [a], threshold: 1}\n  recovery: {keys: [vault], threshold: 1, delay: 24h}\n"
 		for _, s := range []source{plain, other, small} {
 			text := s.text()
-			for _, keys := range [][]testKey{{c.a, c.b}, {c.a}, {c.a, c.recovery}, {c.b, c.c, c.recovery}, {c.recovery}, {c.stranger}} {
+			for _, keys := range [][]testKey{{c.a, c.b}, {c.a}, {c.a, c.recovery}, {c.b, c.c, c.recovery}, {c.recovery}, {c.unknown}} {
 				d := delivery{raw: seal(tb, text, keys...), version: int64(version), digest: DigestOf(text)}
 				for _, k := range keys {
 					d.by = append(d.by, k.name)
@@ -54,11 +54,11 @@ func deliveries(tb testing.TB, c chain) []delivery {
 	return out
 }
 
-// TestWhateverIsDeliveredThePolicyOnlyGoesUpByItsRules plays carriers that
-// bring any envelope at any time: what is in force changes only to the next
-// version, and only if the root signed it, or recovery did and its own delay
-// is over. The new root must have signed in either case.
-func TestWhateverIsDeliveredThePolicyOnlyGoesUpByItsRules(t *testing.T) {
+// TestAnyDeliveriesChangeThePolicyOnlyByItsRules delivers arbitrary envelopes at
+// arbitrary times: the policy changes only to the next version, and only if the
+// root signed it, or recovery did and its delay is over. The new root must have
+// signed in both cases.
+func TestAnyDeliveriesChangeThePolicyOnlyByItsRules(t *testing.T) {
 	c := newChain(t)
 	all := deliveries(t, c)
 	rapid.Check(t, func(t *rapid.T) {
@@ -87,20 +87,20 @@ func TestWhateverIsDeliveredThePolicyOnlyGoesUpByItsRules(t *testing.T) {
 	})
 }
 
-// judge compares what a delivery did with the rules; before is settled.
+// judge checks the effect of a delivery; before is settled.
 func judge(before, after Accepted, d delivery, err error) string {
 	changed := after.Document.digest != before.Document.digest
-	waits := after.Pending != nil && (before.Pending == nil || after.Pending.Document.digest != before.Pending.Document.digest)
+	pending := after.Pending != nil && (before.Pending == nil || after.Pending.Document.digest != before.Pending.Document.digest)
 	root, recovery := d.signedBy(before.Document, RoleRoot), d.signedBy(before.Document, RoleRecovery)
 	next := d.version == before.Document.Version+1
 	switch {
 	case changed && (after.Document.digest != d.digest || !next || !root || !d.signedBy(after.Document, RoleRoot)):
-		return fmt.Sprintf("version %d, signed by %v, took the place of %d", d.version, d.by, before.Document.Version)
-	case waits && (after.Pending.Document.digest != d.digest || !next || !recovery || !d.signedBy(after.Pending.Document, RoleRoot)):
-		return fmt.Sprintf("version %d, signed by %v, waits", d.version, d.by)
-	case (changed || waits) && err != nil:
+		return fmt.Sprintf("version %d, signed by %v, replaced %d", d.version, d.by, before.Document.Version)
+	case pending && (after.Pending.Document.digest != d.digest || !next || !recovery || !d.signedBy(after.Pending.Document, RoleRoot)):
+		return fmt.Sprintf("version %d, signed by %v, is pending", d.version, d.by)
+	case (changed || pending) && err != nil:
 		return "a refusal changed the policy"
-	case !changed && !waits && err == nil && d.digest != before.Document.digest && (before.Pending == nil || d.digest != before.Pending.Document.digest):
+	case !changed && !pending && err == nil && d.digest != before.Document.digest && (before.Pending == nil || d.digest != before.Pending.Document.digest):
 		return fmt.Sprintf("version %d was neither refused nor accepted", d.version)
 	}
 	return ""

@@ -21,45 +21,45 @@ import (
 const maxDepth = 8
 
 // Decode reads a trust document strictly: unknown and repeated fields, anchors,
-// further documents, dangling names and thresholds that can't be met are
-// errors that name the line. It doesn't look at the expiry, since a document
-// that ran out is still the one in force; Accept does.
+// more than one document, undefined names and unreachable thresholds are errors
+// that name the line. It ignores the expiry, because an expired document stays
+// active; Accept checks it.
 func Decode(b []byte) (*Document, error) {
 	if len(b) > maxDocument {
-		return nil, fmt.Errorf("trust document has %d bytes, at most %d are allowed", len(b), maxDocument)
+		return nil, fmt.Errorf("decode trust document: %d bytes, at most %d are allowed", len(b), maxDocument)
 	}
 	root, err := plainYAML(b)
 	if err != nil {
-		return nil, fmt.Errorf("trust document: %w", err)
+		return nil, fmt.Errorf("decode trust document: %w", err)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	d := &Document{}
 	if err := dec.Decode(d); err != nil {
-		return nil, fmt.Errorf("trust document: %w", err)
+		return nil, fmt.Errorf("decode trust document: %w", err)
 	}
 	d.digest = DigestOf(b)
 	c := checker{root: root, doc: d}
 	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("trust document: %w", err)
+		return nil, fmt.Errorf("decode trust document: %w", err)
 	}
 	return d, nil
 }
 
-// plainYAML refuses what makes one text mean several things: anchors, aliases,
-// merge keys, custom tags, deep nesting and more than one document.
+// plainYAML rejects ambiguous YAML: anchors, aliases, merge keys, custom tags,
+// deep nesting and more than one document.
 func plainYAML(b []byte) (*yaml.Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	var root yaml.Node
 	if err := dec.Decode(&root); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, errors.New("it's empty")
+			return nil, errors.New("empty document")
 		}
 		return nil, fmt.Errorf("parse: %w", err)
 	}
 	var second yaml.Node
 	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
-		return nil, errors.New("it holds more than one YAML document")
+		return nil, errors.New("more than one YAML document")
 	}
 	if err := plainNode(&root, 0); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func plainYAML(b []byte) (*yaml.Node, error) {
 	return &root, nil
 }
 
-// plainNode checks a node and those below it.
+// plainNode checks a node and its descendants.
 func plainNode(n *yaml.Node, depth int) error {
 	switch {
 	case depth > maxDepth:
@@ -85,21 +85,21 @@ func plainNode(n *yaml.Node, depth int) error {
 	return nil
 }
 
-// checker checks a decoded document; root is kept for line numbers.
+// checker checks a decoded document; root provides the line numbers.
 type checker struct {
 	root *yaml.Node
 	doc  *Document
 }
 
-// errorf returns an error that begins with the line of the field at path.
+// errorf returns an error prefixed with the line of the field at path.
 func (c checker) errorf(path []any, format string, args ...any) error {
 	return fmt.Errorf("line %d: %w", lineOf(c.root, path), fmt.Errorf(format, args...))
 }
 
-// at makes a path of field names and indexes.
+// at returns a path of field names and indexes.
 func at(path ...any) []any { return path }
 
-// lineOf follows a path as far as it goes and returns that node's line.
+// lineOf returns the line of the deepest existing node on a path.
 func lineOf(n *yaml.Node, path []any) int {
 	if n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
 		n = n.Content[0]
@@ -144,13 +144,13 @@ func (c checker) head() error {
 	d := c.doc
 	switch {
 	case !validName(d.Name):
-		return c.errorf(at("name"), "name %q isn't a name: letters, digits, '.', '_' and '-', at most %d", d.Name, maxName)
+		return c.errorf(at("name"), "name %q is invalid: use letters, digits, '.', '_' and '-', at most %d", d.Name, maxName)
 	case d.Version < 1:
-		return c.errorf(at("version"), "version is %d, the first one is 1", d.Version)
+		return c.errorf(at("version"), "version is %d, must be at least 1", d.Version)
 	case d.Expires.IsZero():
-		return c.errorf(at("expires"), "expires is missing: a policy without an end can't be withdrawn")
+		return c.errorf(at("expires"), "expires is missing")
 	case len(d.Clusters) == 0:
-		return c.errorf(at("clusters"), "clusters is empty: name the clusters that this policy governs, such as \"prod-*\"")
+		return c.errorf(at("clusters"), "clusters is empty: list the governed clusters, such as \"prod-*\"")
 	}
 	for i, p := range d.Clusters {
 		if err := checkGlob(p); err != nil {
@@ -186,10 +186,10 @@ func (c checker) keys() error {
 	for i := range d.Keys {
 		k := &d.Keys[i]
 		if !validName(k.Name) {
-			return c.errorf(at("keys", i, "name"), "key name %q isn't a name", k.Name)
+			return c.errorf(at("keys", i, "name"), "key name %q is invalid", k.Name)
 		}
 		if _, twice := d.keys[k.Name]; twice {
-			return c.errorf(at("keys", i, "name"), "key %q is there twice", k.Name)
+			return c.errorf(at("keys", i, "name"), "duplicate key %q", k.Name)
 		}
 		p, err := k.parse()
 		if err != nil {
@@ -199,7 +199,7 @@ func (c checker) keys() error {
 			return c.errorf(at("keys", i), "keys %q and %q are the same key %s", first, k.Name, p.fingerprint)
 		}
 		if !k.NotBefore.IsZero() && !k.NotAfter.IsZero() && k.NotAfter.Before(k.NotBefore) {
-			return c.errorf(at("keys", i, "notAfter"), "key %q ends before it begins", k.Name)
+			return c.errorf(at("keys", i, "notAfter"), "key %q: notAfter is before notBefore", k.Name)
 		}
 		k.fingerprint, k.algorithm = p.fingerprint, p.algorithm
 		d.keys[k.Name], owner[p.fingerprint] = p, k.Name
@@ -209,11 +209,11 @@ func (c checker) keys() error {
 
 func (c checker) roles() error {
 	if _, ok := c.doc.Roles[RoleRoot]; !ok {
-		return c.errorf(at("roles"), "role root is missing: nobody could change this policy")
+		return c.errorf(at("roles"), "role root is missing: without it the policy can't be changed")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.doc.Roles)) {
 		if !slices.Contains(knownRoles(), name) {
-			return c.errorf(at("roles", name), "role %q is unknown: the roles are %s", name, strings.Join(knownRoles(), ", "))
+			return c.errorf(at("roles", name), "role %q is unknown; the roles are %s", name, strings.Join(knownRoles(), ", "))
 		}
 		if err := c.role(name, c.doc.Roles[name]); err != nil {
 			return err
@@ -229,9 +229,9 @@ func (c checker) role(name string, r Role) error {
 		p, ok := c.doc.keys[k]
 		switch {
 		case !ok:
-			return c.errorf(at("roles", name, "keys", i), "role %s names key %q, which keys doesn't hold", name, k)
+			return c.errorf(at("roles", name, "keys", i), "role %s lists key %q, which isn't in keys", name, k)
 		case seen[k]:
-			return c.errorf(at("roles", name, "keys", i), "role %s names key %q twice", name, k)
+			return c.errorf(at("roles", name, "keys", i), "role %s lists key %q twice", name, k)
 		case !slices.Contains(materials(name), p.material):
 			return c.errorf(at("roles", name, "keys", i), "role %s can't use %s key %q, only %s",
 				name, p.material, k, strings.Join(materials(name), " or "))
@@ -242,16 +242,16 @@ func (c checker) role(name string, r Role) error {
 		}
 	}
 	if r.Threshold < 1 || r.Threshold > usable {
-		return c.errorf(at("roles", name, "threshold"), "role %s wants %d signatures from %d usable keys", name, r.Threshold, usable)
+		return c.errorf(at("roles", name, "threshold"), "role %s requires %d signatures but has %d usable keys", name, r.Threshold, usable)
 	}
 	if r.Delay < 0 || r.Delay > 90*24*time.Hour || (r.Delay > 0 && name != RoleRecovery) {
-		return c.errorf(at("roles", name, "delay"), "role %s has delay %s: only recovery has one, of at most 90 days", name, r.Delay)
+		return c.errorf(at("roles", name, "delay"), "role %s has delay %s: only role recovery may have a delay, of at most 90 days", name, r.Delay)
 	}
 	return nil
 }
 
-// materials returns the forms of keys that can act in a role: what cosign
-// checks must be PEM, what Git checks must be SSH or OpenPGP.
+// materials returns the key formats that a role supports: PEM for signatures of
+// cosign, SSH or OpenPGP for those of Git.
 func materials(role string) []string {
 	switch role {
 	case RoleRelease, RoleOS, RoleTimestamp:
@@ -270,13 +270,13 @@ func (c checker) rules() error {
 				i, r.Match.Kind, KindRelease, KindNodeOS)
 		}
 		if _, ok := c.doc.Roles[r.Role]; !ok {
-			return c.errorf(at("rules", i, "role"), "rule %d wants role %q, which roles doesn't hold", i, r.Role)
+			return c.errorf(at("rules", i, "role"), "rule %d requires role %q, which isn't in roles", i, r.Role)
 		}
 		if r.Role != RoleRelease && r.Role != RoleOS {
-			return c.errorf(at("rules", i, "role"), "rule %d wants role %q: images are signed by release or os", i, r.Role)
+			return c.errorf(at("rules", i, "role"), "rule %d requires role %q: images are signed by release or os", i, r.Role)
 		}
 		if !validName(r.Product) {
-			return c.errorf(at("rules", i, "product"), "rule %d has product %q, which isn't a name", i, r.Product)
+			return c.errorf(at("rules", i, "product"), "rule %d: product %q is invalid", i, r.Product)
 		}
 		patterns := append([]string{r.Match.Name}, r.Images...)
 		if r.Match.Source != "" {
@@ -295,7 +295,7 @@ func (c checker) versions() error {
 	for field, m := range map[string]map[string]string{"floors": c.doc.Floors, "markReset": c.doc.MarkReset} {
 		for product, v := range m {
 			if _, err := semver.Parse(v); err != nil || !validName(product) {
-				return c.errorf(at(field, product), "%s: %q: %q isn't a semantic version of a product", field, product, v)
+				return c.errorf(at(field, product), "%s: %q: %q isn't a semantic version", field, product, v)
 			}
 		}
 	}
@@ -315,13 +315,13 @@ func (c checker) lists() error {
 	}
 	for i, s := range c.doc.Revoked.Keys {
 		if s == "" || len(s) > maxString {
-			return c.errorf(at("revoked", "keys", i), "an entry is empty or too long")
+			return c.errorf(at("revoked", "keys", i), "entry is empty or too long")
 		}
 	}
 	for field, list := range map[string][]string{"selfUpdate": c.doc.SelfUpdate, "allowGitPayload": c.doc.AllowGitPayload} {
 		for i, s := range list {
 			if !validName(s) {
-				return c.errorf(at(field, i), "%s: product %q isn't a name", field, s)
+				return c.errorf(at(field, i), "%s: product %q is invalid", field, s)
 			}
 		}
 	}

@@ -15,15 +15,15 @@ import (
 // digestPrefix names the only hash that Lockstep accepts for content.
 const digestPrefix = "sha256:"
 
-// shownHex is how many hexadecimal digits of a digest people are shown.
+// shownHex is the number of hexadecimal digits in Digest.Short.
 const shownHex = 12
 
-// Digest names content by its SHA-256: "sha256:" and 64 lower-case
-// hexadecimal digits. The zero value names nothing. Make one with ParseDigest
-// or DigestOf; a conversion from a string isn't checked.
+// Digest identifies content by its SHA-256: "sha256:" and 64 lower-case
+// hexadecimal digits. The zero value identifies nothing. ParseDigest and DigestOf
+// return valid digests; a conversion from a string isn't checked.
 type Digest string
 
-// ParseDigest returns s as a Digest; anything but the exact form is an error.
+// ParseDigest returns s as a Digest, or an error if s has another form.
 func ParseDigest(s string) (Digest, error) {
 	h, ok := strings.CutPrefix(s, digestPrefix)
 	if !ok || len(h) != sha256.Size*2 || strings.Trim(h, "0123456789abcdef") != "" {
@@ -38,7 +38,7 @@ func DigestOf(b []byte) Digest {
 	return Digest(digestPrefix + hex.EncodeToString(sum[:]))
 }
 
-// DigestOfSum returns the digest whose SHA-256 was computed elsewhere.
+// DigestOfSum returns the digest of a computed SHA-256.
 func DigestOfSum(sum [sha256.Size]byte) Digest {
 	return Digest(digestPrefix + hex.EncodeToString(sum[:]))
 }
@@ -58,7 +58,7 @@ func (d Digest) Bytes() []byte {
 	return b
 }
 
-// Short returns the first digits and a mark, for people.
+// Short returns the first twelve digits and an ellipsis, for messages.
 func (d Digest) Short() string {
 	if len(d.Hex()) <= shownHex {
 		return string(d)

@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trust holds the signed trust policy of an installation: the document
-// that says who may sign what, its signed envelope, the rule by which one
-// revision follows another, and the pure evaluation of a target against it.
+// Package trust implements the signed trust policy: the document that defines
+// who may sign what, its signed envelope, the rules for a successor, and the
+// pure evaluation of a target.
 //
-// The document travels by carriers that nobody needs to trust (Git, kubectl,
-// the reconciler, a file): only Accept decides what is in force. The package
-// reaches no network and no file; who needs signatures of images checked uses
-// payload/verify, which hands its findings to Evaluate.
+// The document may be delivered over untrusted channels (Git, kubectl, the
+// reconciler, a file): only Accept activates a document. The package accesses
+// neither network nor files; payload/verify checks the signatures of images and
+// passes its findings to Evaluate.
 //
-// The successor rule is The Update Framework's for its root role
-// (TUF specification 1.0.33, 5.3.3 to 5.3.8): version N+1 counts only with the
-// root threshold of N and of N+1.
+// The successor rule is that of The Update Framework for its root role (TUF
+// specification 1.0.33, 5.3.3 to 5.3.8): version N+1 needs the root thresholds
+// of N and of N+1.
 package trust
 
 import (
@@ -34,7 +34,7 @@ const (
 	RoleGit       = "git"
 )
 
-// knownRoles lists the roles in the order in which people are shown them.
+// knownRoles lists the roles in display order.
 func knownRoles() []string {
 	return []string{
 		RoleRoot, RoleRecovery, RoleRelease, RoleOS, RoleConfig, RoleOrder, RoleWaiver, RoleTimestamp, RoleGit,
@@ -47,7 +47,7 @@ const (
 	KindNodeOS  = "NodeOS"
 )
 
-// The limits of a document; they bound the work of every decision.
+// The limits of a document, which bound the cost of an evaluation.
 const (
 	maxDocument = 128 << 10
 	maxKeys     = 64
@@ -56,88 +56,87 @@ const (
 	maxString   = 512
 )
 
-// Document is one version of the policy, decoded and checked. It's immutable
+// Document is one version of the policy, decoded and checked. It is immutable
 // and safe for concurrent use.
 type Document struct {
-	// Name is the policy's name; a successor has the same.
+	// Name of the policy; a successor has the same.
 	Name string `yaml:"name"`
 	// Version counts from 1, without gaps.
 	Version int64 `yaml:"version"`
-	// Expires ends forward rollouts; repair and rollback go on.
+	// Expires ends forward rollouts; repair and rollback continue.
 	Expires time.Time `yaml:"expires"`
-	// Clusters holds patterns for the names of clusters that it governs.
+	// Clusters lists patterns for the names of the governed clusters.
 	Clusters []string `yaml:"clusters"`
-	// Keys holds all key material, each under a name.
+	// Keys lists all key material by name.
 	Keys []Key `yaml:"keys"`
-	// Roles says which keys act in a role and how many must.
+	// Roles maps each role to its keys and threshold.
 	Roles map[string]Role `yaml:"roles"`
-	// Rules says what must be signed by which role.
+	// Rules define which targets must be signed by which role.
 	Rules []Rule `yaml:"rules"`
-	// Sources holds URL prefixes of the Git sources that may be declared.
+	// Sources lists the URL prefixes of Git sources that may be declared.
 	Sources []string `yaml:"sources,omitempty"`
-	// Floors holds the lowest version of a product that may be rolled out.
+	// Floors maps products to the lowest version that may be rolled out.
 	Floors map[string]string `yaml:"floors,omitempty"`
 	// MarkReset lowers the high-water mark of a product to a version, once.
 	MarkReset map[string]string `yaml:"markReset,omitempty"`
-	// Revoked denies keys and digests for ever.
+	// Revoked denies keys and digests permanently.
 	Revoked Revocations `yaml:"revoked,omitempty"`
-	// SelfUpdate lists the products that may carry Lockstep's own objects.
+	// SelfUpdate lists the products that may contain Lockstep's own objects.
 	SelfUpdate []string `yaml:"selfUpdate,omitempty"`
-	// AllowGitPayload lists the products that a signed Git tag may carry
-	// without a signature of their own.
+	// AllowGitPayload lists the products that may be declared by path, signed
+	// only by the Git tag.
 	AllowGitPayload []string `yaml:"allowGitPayload,omitempty"`
 
 	digest Digest
 	keys   map[string]publicKey // by key name
 }
 
-// Role is a set of keys and how many distinct ones of them must sign.
+// Role is a set of keys and the number of distinct keys that must sign.
 type Role struct {
 	Keys      []string `yaml:"keys"`
 	Threshold int      `yaml:"threshold"`
-	// Delay holds back what the recovery role signed; no other role has one.
+	// Delay before a document signed by the recovery role is activated; only
+	// that role has one.
 	Delay time.Duration `yaml:"delay,omitempty"`
 }
 
-// Rule says that targets which it matches must be signed by a role.
+// Rule requires a role to sign the matching targets.
 type Rule struct {
 	Match Match `yaml:"match"`
-	// Product is the product that the signed bytes must name.
+	// Product that the signed content must declare.
 	Product string `yaml:"product"`
-	// Images narrows the rule to repositories that match one of the patterns.
+	// Images limits the rule to repositories that match one of the patterns.
 	Images []string `yaml:"images,omitempty"`
 	Role   string   `yaml:"role"`
 }
 
-// Match names what a rule governs.
+// Match selects the objects of a rule.
 type Match struct {
 	// Kind is ClusterRelease or NodeOS.
 	Kind string `yaml:"kind"`
 	// Name is a pattern for the object's name.
 	Name string `yaml:"name"`
-	// Source is a pattern for the URL of the source that declared the object;
-	// empty: any.
+	// Source is a pattern for the URL of the declaring source; empty: any.
 	Source string `yaml:"source,omitempty"`
 }
 
-// Revocations is the deny list. A key is named by its name in the document or
-// by its fingerprint, so that an entry outlives the key's removal.
+// Revocations is the deny list. Keys are listed by name or by fingerprint, which
+// stays valid after the key is removed from the document.
 type Revocations struct {
 	Keys    []string `yaml:"keys,omitempty"`
 	Digests []Digest `yaml:"digests,omitempty"`
 }
 
-// Digest returns the digest of the exact bytes that the document was decoded
-// from.
+// Digest returns the digest of the encoded document.
 func (d *Document) Digest() Digest { return d.digest }
 
-// Governs reports whether the document is for the cluster of this name.
+// Governs reports whether the document governs the cluster of this name.
 func (d *Document) Governs(cluster string) bool {
 	return slices.ContainsFunc(d.Clusters, func(p string) bool { return glob(p, cluster) })
 }
 
-// RoleKeys returns the usable keys of a role in the document's order: those
-// that aren't revoked. It's empty for a role that the document doesn't define.
+// RoleKeys returns the keys of a role that aren't revoked, in the document's
+// order. It returns none for an undefined role.
 func (d *Document) RoleKeys(role string) []Key {
 	var out []Key
 	for _, k := range d.Keys {
@@ -148,7 +147,7 @@ func (d *Document) RoleKeys(role string) []Key {
 	return out
 }
 
-// Products returns the products that rules, floors or lists name, sorted.
+// Products returns the products of all rules, sorted.
 func (d *Document) Products() []string {
 	set := map[string]struct{}{}
 	for _, r := range d.Rules {

@@ -37,49 +37,49 @@ allowGitPayload: [site]
 		t.Errorf("git keys are %+v", got)
 	}
 	if !d.Governs("prod-1") || d.Governs("dev") {
-		t.Error("clusters don't match as written")
+		t.Error("clusters don't match")
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestDecodeRejects(t *testing.T) {
 	a, b := ecdsaKey(t, "a"), edKey(t, "b")
 	good := source{version: 1, keys: []testKey{a, b}, roles: "  root: {keys: [a], threshold: 1}\n  release: {keys: [a, b], threshold: 2}\n"}
 	text := string(good.text())
 	line := func(s string) int { return 1 + strings.Count(text[:strings.Index(text, s)], "\n") }
 	for name, tc := range map[string]struct{ text, want string }{
-		"nothing":                        {"", "empty"},
-		"an unknown field":               {text + "extra: 1\n", "field extra not found"},
-		"an unknown field in a role":     {strings.Replace(text, "threshold: 1", "threshold: 1, quorum: 2", 1), "field quorum not found"},
-		"a repeated field":               {text + "version: 2\n", "already defined"},
-		"a second document":              {text + "---\nname: x\n", "more than one"},
-		"an anchor":                      {strings.Replace(text, "name: root", "name: &n root", 1), "anchors"},
-		"a tag":                          {strings.Replace(text, "version: 1", "version: !!int 1", 1), "tag"},
-		"no name":                        {strings.Replace(text, "name: root", "name: ''", 1), "line 1: name"},
-		"version 0":                      {strings.Replace(text, "version: 1", "version: 0", 1), "line 2: version is 0"},
-		"no expiry":                      {strings.Replace(text, "expires: 2027-11-29T00:00:00Z\n", "", 1), "expires is missing"},
-		"no clusters":                    {strings.Replace(text, `clusters: ["prod-*"]`, "clusters: []", 1), "clusters is empty"},
-		"a dangling key":                 {strings.Replace(text, "keys: [a],", "keys: [c],", 1), fmt.Sprintf(`line %d: role root names key "c"`, line("  root:"))},
-		"a key twice in a role":          {strings.Replace(text, "[a, b]", "[a, a]", 1), "twice"},
-		"a threshold that can't be met":  {strings.Replace(text, "threshold: 2", "threshold: 3", 1), fmt.Sprintf("line %d: role release wants 3 signatures from 2", line("  release:"))},
-		"a threshold of 0":               {strings.Replace(text, "threshold: 1", "threshold: 0", 1), "wants 0 signatures"},
-		"an unknown role":                {text + "  boss: {keys: [a], threshold: 1}\n", `role "boss" is unknown`},
-		"a role without usable keys":     {text + "revoked: {keys: [a]}\n", "role release wants 2 signatures from 1 usable"},
-		"no root":                        {strings.Replace(text, "root:", "config:", 1), "role root is missing"},
-		"a key of a wrong form":          {text + "  git: {keys: [a], threshold: 1}\n", "role git can't use pem key"},
-		"one key under two names":        {strings.Replace(text, "keys:\n", "keys:\n"+testKey{name: "c", signer: a.signer}.yaml(), 1), "the same key"},
-		"one name for two keys":          {strings.Replace(text, "name: b", "name: a", 1), `key "a" is there twice`},
-		"no key material":                {strings.Replace(text, "keys:\n", "keys:\n- {name: z}\n", 1), "has 0 of pem, ssh and pgp"},
-		"a private key":                  {strings.Replace(text, "PUBLIC KEY", "PRIVATE KEY", 2), "PUBLIC KEY"},
-		"a rule for an unknown kind":     {text + "rules: [{match: {kind: Pod, name: x}, product: p, role: release}]\n", `kind "Pod"`},
-		"a rule for an unknown role":     {text + "rules: [{match: {kind: NodeOS, name: x}, product: p, role: os}]\n", `role "os"`},
-		"a rule of the root":             {text + "rules: [{match: {kind: NodeOS, name: x}, product: p, role: root}]\n", "signed by release or os"},
-		"a rule without a name":          {text + "rules: [{match: {kind: NodeOS}, product: p, role: release}]\n", "a pattern is empty"},
-		"a floor that is no version":     {text + "floors: {p: '1'}\n", "floors"},
-		"a digest that is none":          {text + "revoked: {digests: [sha256:12]}\n", "64 lower-case"},
-		"a source without a host":        {text + "sources: ['/srv/git']\n", "plain URL prefix"},
-		"a delay of a role but recovery": {strings.Replace(text, "threshold: 1}", "threshold: 1, delay: 1h}", 1), "only recovery"},
-		"a large document":               {text + "#" + strings.Repeat(" ", maxDocument), "at most"},
-		"deep nesting":                   {"name: " + strings.Repeat("[", 20) + strings.Repeat("]", 20), "deeper"},
+		"nothing":                       {"", "empty"},
+		"an unknown field":              {text + "extra: 1\n", "field extra not found"},
+		"an unknown field in a role":    {strings.Replace(text, "threshold: 1", "threshold: 1, quorum: 2", 1), "field quorum not found"},
+		"a repeated field":              {text + "version: 2\n", "already defined"},
+		"a second document":             {text + "---\nname: x\n", "more than one"},
+		"an anchor":                     {strings.Replace(text, "name: root", "name: &n root", 1), "anchors"},
+		"a tag":                         {strings.Replace(text, "version: 1", "version: !!int 1", 1), "tag"},
+		"no name":                       {strings.Replace(text, "name: root", "name: ''", 1), "line 1: name"},
+		"version 0":                     {strings.Replace(text, "version: 1", "version: 0", 1), "line 2: version is 0"},
+		"no expiry":                     {strings.Replace(text, "expires: 2027-11-29T00:00:00Z\n", "", 1), "expires is missing"},
+		"no clusters":                   {strings.Replace(text, `clusters: ["prod-*"]`, "clusters: []", 1), "clusters is empty"},
+		"an undefined key":              {strings.Replace(text, "keys: [a],", "keys: [c],", 1), fmt.Sprintf(`line %d: role root lists key "c"`, line("  root:"))},
+		"a key twice in a role":         {strings.Replace(text, "[a, b]", "[a, a]", 1), "twice"},
+		"a threshold that can't be met": {strings.Replace(text, "threshold: 2", "threshold: 3", 1), fmt.Sprintf("line %d: role release requires 3 signatures but has 2", line("  release:"))},
+		"a threshold of 0":              {strings.Replace(text, "threshold: 1", "threshold: 0", 1), "requires 0 signatures"},
+		"an unknown role":               {text + "  boss: {keys: [a], threshold: 1}\n", `role "boss" is unknown`},
+		"a role without usable keys":    {text + "revoked: {keys: [a]}\n", "role release requires 2 signatures but has 1 usable"},
+		"no root":                       {strings.Replace(text, "root:", "config:", 1), "role root is missing"},
+		"a key of a wrong form":         {text + "  git: {keys: [a], threshold: 1}\n", "role git can't use pem key"},
+		"one key under two names":       {strings.Replace(text, "keys:\n", "keys:\n"+testKey{name: "c", signer: a.signer}.yaml(), 1), "the same key"},
+		"one name for two keys":         {strings.Replace(text, "name: b", "name: a", 1), `duplicate key "a"`},
+		"no key material":               {strings.Replace(text, "keys:\n", "keys:\n- {name: z}\n", 1), "has 0 of pem, ssh and pgp"},
+		"a private key":                 {strings.Replace(text, "PUBLIC KEY", "PRIVATE KEY", 2), "PUBLIC KEY"},
+		"a rule for an unknown kind":    {text + "rules: [{match: {kind: Pod, name: x}, product: p, role: release}]\n", `kind "Pod"`},
+		"a rule for an unknown role":    {text + "rules: [{match: {kind: NodeOS, name: x}, product: p, role: os}]\n", `role "os"`},
+		"a rule of the root":            {text + "rules: [{match: {kind: NodeOS, name: x}, product: p, role: root}]\n", "signed by release or os"},
+		"a rule without a name":         {text + "rules: [{match: {kind: NodeOS}, product: p, role: release}]\n", "pattern is empty"},
+		"an invalid floor":              {text + "floors: {p: '1'}\n", "floors"},
+		"an invalid digest":             {text + "revoked: {digests: [sha256:12]}\n", "64 lower-case"},
+		"a source without a host":       {text + "sources: ['/srv/git']\n", "plain URL prefix"},
+		"a delay of another role":       {strings.Replace(text, "threshold: 1}", "threshold: 1, delay: 1h}", 1), "only role recovery"},
+		"a large document":              {text + "#" + strings.Repeat(" ", maxDocument), "at most"},
+		"deep nesting":                  {"name: " + strings.Repeat("[", 20) + strings.Repeat("]", 20), "deeper"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Decode([]byte(tc.text))
@@ -126,7 +126,7 @@ func TestGlob(t *testing.T) {
 	}
 }
 
-func TestWallTwoSourcesStayInsideTheListedPrefixes(t *testing.T) {
+func TestT2SourcesStayInsideTheListedPrefixes(t *testing.T) {
 	d := &Document{Sources: []string{"ssh://git@git.example.com/platform/", "https://git.example.com/one"}}
 	for url, want := range map[string]bool{
 		"ssh://git@git.example.com/platform/fleet.git":      true,
@@ -158,7 +158,7 @@ func TestDigest(t *testing.T) {
 	}
 	for _, s := range []string{"", "sha256:", d.Hex(), strings.ToUpper(d.String()), "sha512:" + d.Hex(), d.String() + "0", d.String()[:70], "sha256:" + strings.Repeat("g", 64)} {
 		if _, err := ParseDigest(s); err == nil {
-			t.Errorf("ParseDigest took %q", s)
+			t.Errorf("ParseDigest accepted %q", s)
 		}
 	}
 	if diff := cmp.Diff("sha256:2d711642b726…", d.Short()); diff != "" {
@@ -178,7 +178,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if d.Digest() != DigestOf(b) || d.Version < 1 || d.threshold(RoleRoot) < 1 || len(d.RoleKeys(RoleRoot)) < d.threshold(RoleRoot) {
-			t.Errorf("a document that nobody can follow was decoded: %q", b)
+			t.Errorf("an invalid document was decoded: %q", b)
 		}
 	})
 }

@@ -21,18 +21,17 @@ const PayloadType = "application/vnd.lockstep.trust.v1+yaml"
 
 // The limits of an envelope.
 const (
-	maxEnvelope   = 256 << 10 // as the TrustPolicy object may hold
+	maxEnvelope   = 256 << 10 // the limit of TrustPolicy.spec.envelope
 	maxSignatures = 64
 	maxSignature  = 16 << 10
 )
 
-// SigningKey signs bytes with one key; see payload/build and cmd for keys in
-// files.
+// SigningKey signs bytes with one key.
 type SigningKey interface {
 	// Sign returns the signature over message: for SSH keys an SSHSIG blob of
 	// Namespace, else the raw signature (ECDSA: ASN.1 over SHA-256).
 	Sign(message []byte) ([]byte, error)
-	// Fingerprint names the key as Key.Fingerprint does.
+	// Fingerprint returns the fingerprint, as Key.Fingerprint does.
 	Fingerprint() string
 }
 
@@ -42,8 +41,7 @@ type envelope struct {
 	signatures [][]byte
 }
 
-// Seal wraps the exact bytes of a document in an envelope and signs them. The
-// document must decode.
+// Seal returns a signed envelope of an encoded document, which must decode.
 func Seal(document []byte, signers ...SigningKey) ([]byte, error) {
 	if _, err := Decode(document); err != nil {
 		return nil, err
@@ -56,24 +54,24 @@ func Seal(document []byte, signers ...SigningKey) ([]byte, error) {
 	return sign(e, document, signers)
 }
 
-// AddSignatures signs an envelope again; earlier signatures by the same keys
-// are replaced.
+// AddSignatures adds signatures to an envelope and replaces earlier ones by the
+// same keys.
 func AddSignatures(raw []byte, signers ...SigningKey) ([]byte, error) {
 	if _, err := openEnvelope(raw, PayloadType); err != nil {
 		return nil, err
 	}
 	var e dsse.Envelope
 	if err := json.Unmarshal(raw, &e); err != nil {
-		return nil, fmt.Errorf("trust envelope: %w", err)
+		return nil, fmt.Errorf("decode trust envelope: %w", err)
 	}
 	document, err := e.DecodeB64Payload()
 	if err != nil {
-		return nil, fmt.Errorf("trust envelope: %w", err)
+		return nil, fmt.Errorf("decode trust envelope: %w", err)
 	}
 	return sign(e, document, signers)
 }
 
-// sign adds one signature a signer and returns the envelope as JSON.
+// sign adds one signature per signer and returns the envelope as JSON.
 func sign(e dsse.Envelope, payload []byte, signers []SigningKey) ([]byte, error) {
 	pae := dsse.PAE(e.PayloadType, payload)
 	for _, s := range signers {
@@ -91,8 +89,8 @@ func sign(e dsse.Envelope, payload []byte, signers []SigningKey) ([]byte, error)
 	return append(out, '\n'), nil
 }
 
-// OpenUnverified returns the document inside an envelope without looking at
-// signatures: for showing and editing, never for deciding.
+// OpenUnverified returns the document in an envelope without verifying
+// signatures: only for display and editing.
 func OpenUnverified(raw []byte) (document []byte, err error) {
 	e, err := openEnvelope(raw, PayloadType)
 	if err != nil {
@@ -101,45 +99,44 @@ func OpenUnverified(raw []byte) (document []byte, err error) {
 	return e.payload, nil
 }
 
-// openEnvelope decodes a DSSE envelope strictly and within limits. Key ids are
-// hints by the standard and are dropped here: each signature is tried with
-// each key.
+// openEnvelope decodes a DSSE envelope strictly and within limits. Key ids, mere
+// hints in DSSE, are ignored: each signature is tried with each key.
 func openEnvelope(raw []byte, payloadType string) (envelope, error) {
 	if len(raw) > maxEnvelope {
-		return envelope{}, fmt.Errorf("envelope has %d bytes, at most %d are allowed", len(raw), maxEnvelope)
+		return envelope{}, fmt.Errorf("decode envelope: %d bytes, at most %d are allowed", len(raw), maxEnvelope)
 	}
 	var e dsse.Envelope
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&e); err != nil {
-		return envelope{}, fmt.Errorf("envelope isn't DSSE JSON: %w", err)
+		return envelope{}, fmt.Errorf("decode envelope: not DSSE JSON: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return envelope{}, errors.New("envelope is followed by more data")
+		return envelope{}, errors.New("decode envelope: unexpected data after it")
 	}
 	if e.PayloadType != payloadType {
-		return envelope{}, fmt.Errorf("envelope has payload type %q, %q is wanted", e.PayloadType, payloadType)
+		return envelope{}, fmt.Errorf("decode envelope: payload type is %q, must be %q", e.PayloadType, payloadType)
 	}
 	if len(e.Signatures) > maxSignatures {
-		return envelope{}, fmt.Errorf("envelope has %d signatures, at most %d are allowed", len(e.Signatures), maxSignatures)
+		return envelope{}, fmt.Errorf("decode envelope: %d signatures, at most %d are allowed", len(e.Signatures), maxSignatures)
 	}
 	payload, err := base64.StdEncoding.DecodeString(e.Payload)
 	if err != nil {
-		return envelope{}, fmt.Errorf("envelope payload: %w", err)
+		return envelope{}, fmt.Errorf("decode envelope payload: %w", err)
 	}
 	out := envelope{payload: payload}
 	for _, s := range e.Signatures {
 		sig, err := base64.StdEncoding.DecodeString(s.Sig)
 		if err != nil || len(sig) > maxSignature {
-			continue // one bad signature never masks a good one
+			continue // a bad signature must not hide a good one
 		}
 		out.signatures = append(out.signatures, sig)
 	}
 	return out, nil
 }
 
-// signedBy returns those keys of a role that signed the envelope, each once,
-// without revoked keys and without keys whose window doesn't cover now.
+// signedBy returns the keys of a role that signed the envelope, each once,
+// without keys that are revoked or not valid now.
 func (e envelope) signedBy(d *Document, role string, now time.Time) []Key {
 	pae := dsse.PAE(PayloadType, e.payload)
 	var out []Key
@@ -155,8 +152,8 @@ func (e envelope) signedBy(d *Document, role string, now time.Time) []Key {
 	return out
 }
 
-// SealAs wraps any payload in a DSSE envelope of a type and signs it; raw, if
-// not empty, is an envelope of the same payload whose signatures are kept.
+// SealAs returns a signed DSSE envelope of any payload and type. If raw is an
+// envelope of the same payload, its signatures are kept.
 func SealAs(payloadType string, payload, raw []byte, signers ...SigningKey) ([]byte, error) {
 	e := dsse.Envelope{
 		PayloadType: payloadType, Payload: base64.StdEncoding.EncodeToString(payload), Signatures: []dsse.Signature{},
@@ -165,16 +162,15 @@ func SealAs(payloadType string, payload, raw []byte, signers ...SigningKey) ([]b
 		old, err := openEnvelope(raw, payloadType)
 		if err == nil && bytes.Equal(old.payload, payload) {
 			if err := json.Unmarshal(raw, &e); err != nil {
-				return nil, fmt.Errorf("envelope: %w", err)
+				return nil, fmt.Errorf("decode envelope: %w", err)
 			}
 		}
 	}
 	return sign(e, payload, signers)
 }
 
-// OpenSigned decodes a DSSE envelope of a type and returns its payload with
-// the names of those of the given keys that signed it. Which keys may and how
-// many must is for Evaluate.
+// OpenSigned decodes a DSSE envelope and returns its payload and the names of the
+// given keys that signed it. Evaluate decides whether they suffice.
 func (d *Document) OpenSigned(payloadType string, raw []byte, keys []Key) (payload []byte, signedBy []string, err error) {
 	e, err := openEnvelope(raw, payloadType)
 	if err != nil {

@@ -12,50 +12,49 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// Finding says what checking one piece of signature material came to.
+// Finding is the result of checking one piece of signature material.
 type Finding string
 
-// What a piece of signature material can turn out to be. Only Valid counts.
+// The findings; only Valid counts.
 const (
-	// Valid: a key of the document made it over the target's digest.
+	// Valid: signed by a key of the document over the target's digest.
 	Valid Finding = "Valid"
-	// UnknownKey: no key of the matching rules made it.
+	// UnknownKey: signed by no key of the matching rules.
 	UnknownKey Finding = "UnknownKey"
-	// OtherDigest: a key of the document made it, over other content.
+	// OtherDigest: signed by a key of the document over different content.
 	OtherDigest Finding = "OtherDigest"
-	// OtherType: it's an attestation of another kind than a signature.
+	// OtherType: an attestation that isn't a signature.
 	OtherType Finding = "OtherType"
-	// Unreadable: it couldn't be parsed or is over a limit.
+	// Unreadable: not parseable, or over a limit.
 	Unreadable Finding = "Unreadable"
 )
 
-// CheckedSignature is one piece of signature material after its cryptography
-// was checked against one key; payload/verify makes them.
+// CheckedSignature is one piece of signature material that payload/verify checked
+// cryptographically.
 type CheckedSignature struct {
 	// Finding is Valid if the signature counts.
 	Finding Finding
-	// Key is the name of the document's key that made it, for Valid and
-	// OtherDigest.
+	// Key is the name of the signing key, for Valid and OtherDigest.
 	Key string
 	// Format is "cosign", "bundle" or "dsse".
 	Format string
-	// Material is the digest of the bytes that hold the signature.
+	// Material is the digest of the bytes that contain the signature.
 	Material Digest
-	// Seen is the time that a key's window is compared with: a proven time of
-	// signing, else when this installation first saw the material.
+	// Seen is compared with the key's validity period: the proven time of
+	// signing, or when this installation first observed the material.
 	Seen time.Time
-	// Detail is one line for people.
+	// Detail is one line for messages.
 	Detail string
 }
 
-// Target is what a rollout asks for, with what the signed bytes say of it.
+// Target is the requested content and the metadata in its signed bytes.
 type Target struct {
-	// Cluster is the cluster's name; empty on a host that isn't told.
+	// Cluster is the cluster's name; empty on a host without that setting.
 	Cluster string
 	// Kind is KindRelease or KindNodeOS.
 	Kind string
-	// Name is the object's name. An asker that doesn't know it (an agent)
-	// leaves it empty and must then satisfy the rules of every name.
+	// Name is the object's name. If it is unknown (to an agent) and empty, the
+	// rules for every name must hold.
 	Name string
 	// Source is the URL of the declaring source; empty as for Name.
 	Source string
@@ -65,19 +64,19 @@ type Target struct {
 	Digest Digest
 	// Product and Version come from bytes under Digest.
 	Product, Version string
-	// WantProduct and WantVersion are what the request says; empty: no word.
+	// WantProduct and WantVersion are the requested values; empty: any.
 	WantProduct, WantVersion string
-	// PreviouslyAccepted marks what runs already, or the release before it: expiry of
-	// the policy blocks only what is new.
+	// PreviouslyAccepted marks the running release and the one before it, which
+	// an expired policy doesn't block.
 	PreviouslyAccepted bool
 }
 
-// Evaluate decides whether checked signatures satisfy the document for a
-// target. It's pure. All rules that match must hold; where none matches the
-// answer is PolicyMissing. Distinct keys are counted by their material.
+// Evaluate decides whether checked signatures satisfy the document for a target.
+// It is pure. All matching rules must hold; without one the reason is
+// PolicyMissing. Keys are counted once by their material.
 func Evaluate(d *Document, t Target, found []CheckedSignature, now time.Time) (Evidence, error) {
-	if d == nil || d.digest == "" { // one that Decode didn't check is none
-		return Evidence{}, missingPolicy(t, "no trust policy in force")
+	if d == nil || d.digest == "" { // not checked by Decode
+		return Evidence{}, missingPolicy(t, "no active trust policy")
 	}
 	if err := eligible(d, t, now); err != nil {
 		return Evidence{}, err
@@ -100,7 +99,7 @@ func Evaluate(d *Document, t Target, found []CheckedSignature, now time.Time) (E
 	return ev, nil
 }
 
-// Candidates returns the keys that could sign a target: those of the roles of all
+// Candidates returns the keys that may sign a target: those of the roles of all
 // matching rules, each once. payload/verify tries only these.
 func (d *Document) Candidates(t Target) []Key {
 	rules, err := d.matching(t)
@@ -109,7 +108,7 @@ func (d *Document) Candidates(t Target) []Key {
 	}
 	var out []Key
 	for _, r := range rules {
-		for _, k := range d.Keys { // revoked keys too, so that a refusal can say so
+		for _, k := range d.Keys { // revoked keys too, so that a refusal can report them
 			named := slices.Contains(d.Roles[r.Role].Keys, k.Name)
 			if named && !slices.ContainsFunc(out, func(o Key) bool { return o.Name == k.Name }) {
 				out = append(out, k)
@@ -119,12 +118,12 @@ func (d *Document) Candidates(t Target) []Key {
 	return out
 }
 
-// eligible checks what needs no signature.
+// eligible checks everything but signatures.
 func eligible(d *Document, t Target, now time.Time) error {
 	r := &Refusal{Subject: t.subject()}
 	switch {
 	case t.Cluster != "" && !d.Governs(t.Cluster):
-		return missingPolicy(t, fmt.Sprintf("policy %s for clusters %s, this one is %q", revision(d), list(d.Clusters), t.Cluster))
+		return missingPolicy(t, fmt.Sprintf("policy %s for clusters %s, but this cluster is %q", revision(d), list(d.Clusters), t.Cluster))
 	case slices.Contains(d.Revoked.Digests, t.Digest):
 		r.Cause, r.Found, r.Wanted = Revoked, t.Digest.String()+" on the deny list", "content that isn't revoked"
 	case t.Product == "" || t.Version == "":
@@ -138,8 +137,8 @@ func eligible(d *Document, t Target, now time.Time) error {
 		r.Cause, r.Found, r.Wanted = NameMismatch, "version "+quote(t.Version)+" in the signed bytes", "version "+quote(t.WantVersion)
 		r.Fix = []string{"declare version " + sanitize.Line(t.Version) + " or the digest of " + sanitize.Line(t.WantVersion)}
 	case !t.PreviouslyAccepted && !d.Expires.After(now):
-		r.Cause, r.Found, r.Wanted = Expired, revision(d)+" that ended "+d.Expires.UTC().Format(time.RFC3339), "a policy in force for what is new"
-		r.Fix = []string{"lockstep trust edit, then sign: a later expires"}
+		r.Cause, r.Found, r.Wanted = Expired, revision(d)+", which expired "+d.Expires.UTC().Format(time.RFC3339), "a policy that hasn't expired, for a new release"
+		r.Fix = []string{"set a later expires with lockstep trust edit, then sign"}
 	default:
 		return nil
 	}
@@ -160,7 +159,7 @@ func (d *Document) matching(t Target) ([]Rule, error) {
 	}
 	switch {
 	case len(named) == 0:
-		return nil, missingPolicy(t, "no rule that matches it")
+		return nil, missingPolicy(t, "no matching rule")
 	case len(out) > 0:
 		return out, nil
 	case slices.ContainsFunc(named, func(r Rule) bool { return r.Product == t.Product }):
@@ -168,26 +167,27 @@ func (d *Document) matching(t Target) ([]Rule, error) {
 	default:
 		return nil, &Refusal{
 			Cause: NameMismatch, Subject: t.subject(), Found: "product " + quote(t.Product) + " in the signed bytes",
-			Wanted: "one that a rule for it names: " + list(products(named)),
+			Wanted: "a product of its rules: " + list(products(named)),
 		}
 	}
 }
 
-// governs reports whether the rule is about the target, whatever its content.
+// governs reports whether the rule applies to the target, regardless of its
+// content.
 func (r Rule) governs(t Target) bool {
 	return r.Match.Kind == t.Kind &&
 		(t.Name == "" || glob(r.Match.Name, t.Name)) &&
 		(t.Source == "" || r.Match.Source == "" || glob(r.Match.Source, t.Source))
 }
 
-// admitsImage reports whether the repository is one that the rule speaks of. A
-// path in a Git repository has none and is held to the rule.
+// admitsImage reports whether the rule applies to the repository. It always does
+// for a path in a Git repository.
 func (r Rule) admitsImage(image string) bool {
 	return len(r.Images) == 0 || image == "" ||
 		slices.ContainsFunc(r.Images, func(p string) bool { return glob(p, image) })
 }
 
-// satisfy counts the distinct keys that signed for a rule.
+// satisfy returns the distinct signers for a rule.
 func (d *Document) satisfy(r Rule, t Target, found []CheckedSignature) ([]Signer, error) {
 	var signers []Signer
 	var c shortfall
@@ -215,7 +215,7 @@ func (d *Document) satisfy(r Rule, t Target, found []CheckedSignature) ([]Signer
 	return signers, nil
 }
 
-// roleKey returns the key of this name if the role has it.
+// roleKey returns the key of this name if the role lists it.
 func (d *Document) roleKey(role, name string) (Key, bool) {
 	if name == "" || !slices.Contains(d.Roles[role].Keys, name) {
 		return Key{}, false
@@ -227,8 +227,8 @@ func (d *Document) roleKey(role, name string) (Key, bool) {
 	return d.Keys[i], true
 }
 
-// shortfall collects why signatures didn't count, to choose the reason that
-// helps most.
+// shortfall collects why signatures didn't count, to report the most helpful
+// reason.
 type shortfall struct {
 	revoked, expired, wrongDigest, wrongKey, wrongType, unreadable []string
 }
@@ -247,9 +247,8 @@ func (c *shortfall) note(s CheckedSignature, inRole bool) {
 	}
 }
 
-// refusal names what was found and who is missing. Unsigned and
-// ThresholdNotMet mend themselves when a signature appears; a wrong or revoked
-// key doesn't.
+// refusal reports the found and the missing signatures. Unsigned and
+// ThresholdNotMet resolve automatically when a signature appears.
 func (c *shortfall) refusal(d *Document, r Rule, t Target, have []Signer) error {
 	want := d.threshold(r.Role)
 	out := &Refusal{
@@ -263,22 +262,22 @@ func (c *shortfall) refusal(d *Document, r Rule, t Target, have []Signer) error 
 	case len(c.revoked) > 0:
 		out.Cause, out.Found = Revoked, "a signature by revoked key "+some(c.revoked)
 	case len(c.expired) > 0:
-		out.Cause, out.Found = Expired, "a signature outside the key's window: "+some(c.expired)
+		out.Cause, out.Found = Expired, "a signature outside the key's validity period: "+some(c.expired)
 	case len(c.wrongDigest) > 0:
-		out.Cause, out.Found = WrongDigest, "a signature of other content: "+some(c.wrongDigest)
+		out.Cause, out.Found = WrongDigest, "a signature of different content: "+some(c.wrongDigest)
 	case len(c.wrongKey) > 0:
-		out.Cause, out.Found = WrongAuthority, "signatures by other keys only: "+some(c.wrongKey)
+		out.Cause, out.Found = WrongAuthority, "only signatures by other keys: "+some(c.wrongKey)
 	default:
 		out.Cause, out.Retry = Unsigned, true
 		out.Found = "no signature"
 		if rest := append(c.wrongType, c.unreadable...); len(rest) > 0 {
-			out.Found = "nothing that counts as a signature: " + some(rest)
+			out.Found = "no valid signature: " + some(rest)
 		}
 	}
 	return out
 }
 
-// missingKey names a key of the role that hasn't signed.
+// missingKey returns the name of a key of the role that hasn't signed.
 func (d *Document) missingKey(role string, have []Signer) string {
 	for _, k := range d.RoleKeys(role) {
 		if !slices.ContainsFunc(have, func(s Signer) bool { return s.Name == k.Name }) {
@@ -288,7 +287,7 @@ func (d *Document) missingKey(role string, have []Signer) string {
 	return "KEY"
 }
 
-// some joins the first few of a list.
+// some joins the first three entries of a list.
 func some(s []string) string {
 	const shown = 3
 	if len(s) > shown {
@@ -324,7 +323,7 @@ func missingPolicy(t Target, found string) error {
 	}
 }
 
-// subject names the target for people.
+// subject returns the target for messages.
 func (t Target) subject() string {
 	name := t.Kind
 	if t.Name != "" {
@@ -333,7 +332,7 @@ func (t Target) subject() string {
 	return name + " " + t.Digest.Short()
 }
 
-// command is what signs content of this kind.
+// command returns the command that signs content of this kind.
 func (t Target) command() string {
 	if t.Kind == KindNodeOS {
 		return "lockstep os"
@@ -341,7 +340,7 @@ func (t Target) command() string {
 	return "lockstep release"
 }
 
-// reference names the content in a command.
+// reference returns the content as a command argument.
 func (t Target) reference() string {
 	if t.Image == "" {
 		return "PATH"
@@ -349,5 +348,5 @@ func (t Target) reference() string {
 	return sanitize.Line(t.Image) + "@" + t.Digest.String()
 }
 
-// quote shows a string that others wrote.
+// quote sanitizes and quotes an untrusted string.
 func quote(s string) string { return fmt.Sprintf("%q", sanitize.Line(s)) }

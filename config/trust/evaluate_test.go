@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// lab is a policy for two kinds and a narrower rule.
-func lab(tb testing.TB, rest string) *Document {
+// testPolicy returns a policy for two kinds with a narrower rule.
+func testPolicy(tb testing.TB, rest string) *Document {
 	tb.Helper()
 	var keys []testKey
 	for _, n := range []string{"a", "b", "c", "os"} {
@@ -50,14 +50,14 @@ func target(kind, name, product string) Target {
 
 func TestEvaluate(t *testing.T) {
 	other := []CheckedSignature{{Finding: OtherDigest, Key: "a", Detail: "a signed other content"}}
-	unknown := []CheckedSignature{{Finding: UnknownKey, Detail: "of nobody"}}
+	unknown := []CheckedSignature{{Finding: UnknownKey, Detail: "unknown"}}
 	attestation := []CheckedSignature{{Finding: OtherType}, {Finding: Unreadable}}
 	elsewhere := target(KindRelease, "x", "site")
 	elsewhere.Image = "r.example.com/sites/x"
 	dev := target(KindRelease, "platform", "platform")
 	dev.Cluster = "dev"
-	foreignSource := target(KindNodeOS, "workers", "platform-os")
-	foreignSource.Source = "ssh://evil.example.com/x"
+	otherSource := target(KindNodeOS, "workers", "platform-os")
+	otherSource.Source = "ssh://evil.example.com/x"
 	nameless := target(KindRelease, "", "platform")
 	for name, tc := range map[string]struct {
 		target Target
@@ -77,24 +77,24 @@ func TestEvaluate(t *testing.T) {
 		"one good among bad":                        {target(KindRelease, "platform", "platform"), slices.Concat(unknown, other, attestation, valid("a", "b")), "", false},
 		"all matching rules hold":                   {target(KindRelease, "platform-core", "platform"), valid("a", "b", "os"), "", false},
 		"one of the matching rules doesn't":         {target(KindRelease, "platform-core", "platform"), valid("a", "b"), WrongAuthority, false},
-		"without a name every rule is asked":        {nameless, valid("a", "b"), WrongAuthority, false},
+		"without a name all rules apply":            {nameless, valid("a", "b"), WrongAuthority, false},
 		"without a name and with all keys":          {nameless, valid("a", "b", "os"), "", false},
-		"the image is where the rule says":          {target(KindRelease, "x", "site"), valid("os"), "", false},
-		"the image is elsewhere":                    {elsewhere, valid("os"), PolicyMissing, false},
+		"an image in the repositories of the rule":  {target(KindRelease, "x", "site"), valid("os"), "", false},
+		"an image in another repository":            {elsewhere, valid("os"), PolicyMissing, false},
 		"another product than the rule's":           {target(KindRelease, "x", "evil"), valid("a", "b", "os"), NameMismatch, false},
-		"a kind that no rule names":                 {target("Pod", "x", "platform"), valid("a", "b"), PolicyMissing, false},
+		"a kind without a rule":                     {target("Pod", "x", "platform"), valid("a", "b"), PolicyMissing, false},
 		"a cluster that isn't governed":             {dev, valid("a", "b"), PolicyMissing, false},
-		"a source that no rule names":               {foreignSource, valid("os"), PolicyMissing, false},
+		"a source without a rule":                   {otherSource, valid("os"), PolicyMissing, false},
 		"bytes without a product":                   {target(KindRelease, "platform", ""), valid("a", "b"), NameMismatch, false},
 		"a release signed by the os key for a node": {target(KindNodeOS, "workers", "platform"), valid("os"), NameMismatch, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ev, err := Evaluate(lab(t, ""), tc.target, tc.found, now)
+			ev, err := Evaluate(testPolicy(t, ""), tc.target, tc.found, now)
 			if got := ReasonOf(err); got != tc.reason || (err == nil) != (tc.reason == "") {
 				t.Fatalf("got %v, want reason %q", err, tc.reason)
 			}
 			if err != nil {
-				if r := refused(t, err); r.Retriable() != tc.retry || r.Wanted == "" || r.Found == "" {
+				if r := requireRefusal(t, err); r.Retriable() != tc.retry || r.Wanted == "" || r.Found == "" {
 					t.Errorf("refusal is %+v", r)
 				}
 				return
@@ -106,12 +106,12 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-func TestEvaluateHoldsEveryOtherRule(t *testing.T) {
+func TestEvaluateChecksRevocationVersionAndExpiry(t *testing.T) {
 	base := target(KindRelease, "platform", "platform")
 	named := base
 	named.WantVersion = "2.0.0"
-	standing := base
-	standing.PreviouslyAccepted = true
+	accepted := base
+	accepted.PreviouslyAccepted = true
 	late := now.AddDate(3, 0, 0)
 	for name, tc := range map[string]struct {
 		rest   string
@@ -120,19 +120,19 @@ func TestEvaluateHoldsEveryOtherRule(t *testing.T) {
 		reason Reason
 	}{
 		"a revoked digest":                 {"revoked: {digests: ['" + base.Digest.String() + "']}\n", base, now, Revoked},
-		"a revoked digest that runs":       {"revoked: {digests: ['" + base.Digest.String() + "']}\n", standing, now, Revoked},
-		"another version than asked for":   {"", named, now, NameMismatch},
+		"a revoked digest that is running": {"revoked: {digests: ['" + base.Digest.String() + "']}\n", accepted, now, Revoked},
+		"another version than requested":   {"", named, now, NameMismatch},
 		"an expired policy":                {"", base, late, Expired},
-		"an expired policy for what runs":  {"", standing, late, ""},
+		"an expired policy, running":       {"", accepted, late, ""},
 		"exactly at the end of the policy": {"", base, time.Date(2027, 11, 29, 0, 0, 0, 0, time.UTC), Expired},
 	} {
-		if _, err := Evaluate(lab(t, tc.rest), tc.target, valid("a", "b"), tc.now); ReasonOf(err) != tc.reason {
+		if _, err := Evaluate(testPolicy(t, tc.rest), tc.target, valid("a", "b"), tc.now); ReasonOf(err) != tc.reason {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestADocumentThatWasNotDecodedIsNone(t *testing.T) {
+func TestADocumentThatWasNotDecodedIsIgnored(t *testing.T) {
 	d := &Document{
 		Name: "root", Version: 1, Expires: now.AddDate(1, 0, 0), Clusters: []string{"*"}, Roles: map[string]Role{RoleRelease: {}},
 		Rules: []Rule{{Match: Match{Kind: KindRelease, Name: "*"}, Product: "platform", Role: RoleRelease}},
@@ -144,8 +144,8 @@ func TestADocumentThatWasNotDecodedIsNone(t *testing.T) {
 	}
 }
 
-func TestARefusalSaysWhoIsMissingAndHow(t *testing.T) {
-	_, err := Evaluate(lab(t, ""), target(KindRelease, "platform", "platform"), valid("a"), now)
+func TestARefusalNamesTheMissingKeyAndTheCommand(t *testing.T) {
+	_, err := Evaluate(testPolicy(t, ""), target(KindRelease, "platform", "platform"), valid("a"), now)
 	for _, want := range []string{
 		"ThresholdNotMet", "1 of 2 signatures: a", "2 of a, b (role release)",
 		"lockstep release sign r.example.com/site/x@" + DigestOf([]byte("it")).String() + " --key b.key",
@@ -156,8 +156,8 @@ func TestARefusalSaysWhoIsMissingAndHow(t *testing.T) {
 	}
 }
 
-func TestMarks(t *testing.T) {
-	d := lab(t, "floors: {platform: 1.2.0}\n")
+func TestMarksOnlyRise(t *testing.T) {
+	d := testPolicy(t, "floors: {platform: 1.2.0}\n")
 	mark := Mark{}
 	for _, v := range []string{"1.3.0", "1.5.0", "1.4.0"} {
 		var err error
@@ -180,7 +180,7 @@ func TestMarks(t *testing.T) {
 
 func TestAMarkResetLowersAMarkOnce(t *testing.T) {
 	old := Mark{Version: "1.5.0", Policy: 0}
-	d := lab(t, "markReset: {platform: 1.2.0}\n")
+	d := testPolicy(t, "markReset: {platform: 1.2.0}\n")
 	if err := d.CheckVersion("platform", "1.3.0", old); err != nil {
 		t.Errorf("after the reset: %v", err)
 	}
@@ -211,24 +211,24 @@ func TestSummariesAreBounded(t *testing.T) {
 	}
 }
 
-// TestMoreSignaturesNeverHurt says that what is accepted stays so whatever else
-// a registry adds, in whatever order, unless it's the policy that changes.
-func TestMoreSignaturesNeverHurt(t *testing.T) {
-	d := lab(t, "")
+// TestAdditionalSignaturesNeverHideValidOnes checks that further signatures of a
+// registry, in any order, don't change a positive decision.
+func TestAdditionalSignaturesNeverHideValidOnes(t *testing.T) {
+	d := testPolicy(t, "")
 	rapid.Check(t, func(t *rapid.T) {
 		noise := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) CheckedSignature {
 			return CheckedSignature{
 				Finding: rapid.SampledFrom([]Finding{Valid, UnknownKey, OtherDigest, OtherType, Unreadable, "else"}).Draw(t, "finding"),
-				Key:     rapid.SampledFrom([]string{"", "a", "c", "os", "nobody"}).Draw(t, "key"),
+				Key:     rapid.SampledFrom([]string{"", "a", "c", "os", "unknown"}).Draw(t, "key"),
 				Seen:    now,
 			}
 		}), 0, 12).Draw(t, "noise")
 		all := rapid.Permutation(slices.Concat(noise, valid("a", "b"))).Draw(t, "order")
 		if _, err := Evaluate(d, target(KindRelease, "platform", "platform"), all, now); err != nil {
-			t.Fatalf("noise masked good signatures: %v", err)
+			t.Fatalf("other signatures hid valid ones: %v", err)
 		}
 		if _, err := Evaluate(d, target(KindRelease, "platform", "platform"), noise, now); err == nil {
-			t.Fatal("without key b it was accepted")
+			t.Fatal("accepted without key b")
 		}
 	})
 }

@@ -14,12 +14,11 @@ import (
 // evidenceFormat is the version of Evidence's encoding.
 const evidenceFormat = 1
 
-// MaxSummary is the longest summary of evidence, in bytes; a release's history
-// keeps one an entry.
+// MaxSummary is the maximum length of Evidence.Summary, in bytes.
 const MaxSummary = 1 << 10
 
-// Evidence says why a target was accepted: who signed it, with what, when that
-// was seen, under which rule of which policy. It encodes as JSON.
+// Evidence records why a target was accepted: the signers, when their signatures
+// were first seen, and the rules of the policy. It encodes as JSON.
 type Evidence struct {
 	Format       int       `json:"format"`
 	Policy       string    `json:"policy"`
@@ -30,10 +29,10 @@ type Evidence struct {
 	Checked      time.Time `json:"checked"`
 	Rules        []string  `json:"rules"`
 	Signers      []Signer  `json:"signers"`
-	// Commit is the signed revision that vouched for a path without a signature
-	// of its own; empty otherwise.
+	// Commit is the signed revision of a path without its own signatures; empty
+	// otherwise.
 	Commit string `json:"commit,omitempty"`
-	// Cut counts signers that a summary left out.
+	// Cut counts the signers that Summary omitted.
 	Cut int `json:"cut,omitempty"`
 }
 
@@ -72,8 +71,8 @@ func (e *Evidence) has(s Signer) bool {
 	return false
 }
 
-// Seen returns when each piece of signature material was first seen, for the
-// next check of the same target.
+// Seen returns the time at which each signature was first seen, by the digest of
+// its material, for the next check of the same target.
 func (e Evidence) Seen() map[Digest]time.Time {
 	out := make(map[Digest]time.Time, len(e.Signers))
 	for _, s := range e.Signers {
@@ -84,11 +83,11 @@ func (e Evidence) Seen() map[Digest]time.Time {
 	return out
 }
 
-// MaxLines is how many lines Lines returns at most, each of at most
-// sanitize.MaxLine bytes: what a status has room for.
+// MaxLines is the maximum number of lines of Lines, each of at most
+// sanitize.MaxLine bytes, as a status allows.
 const MaxLines = 16
 
-// Lines returns one line a signer, for a list in a status.
+// Lines returns one line per signer, for a status.
 func (e Evidence) Lines() []string {
 	out := make([]string, 0, len(e.Signers)+1)
 	for _, s := range e.Signers {
@@ -103,8 +102,8 @@ func (e Evidence) Lines() []string {
 	return out
 }
 
-// Summary returns the evidence as JSON of at most MaxSummary bytes: signers
-// and rules that don't fit are counted and left out.
+// Summary returns the evidence as JSON of at most MaxSummary bytes. It omits
+// signers, counted in Cut, and then rules until it fits.
 func (e Evidence) Summary() string {
 	for {
 		b, err := json.Marshal(e)

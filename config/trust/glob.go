@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// glob reports whether s matches pattern: "*" stands for any run of characters
-// but "/", "**" for any run. There is no other special character, so that a
-// pattern in a policy reads as what it admits.
+// glob reports whether s matches pattern: "*" matches any characters except "/",
+// "**" any characters. There are no other special characters.
 func glob(pattern, s string) bool {
 	for pattern != "" {
 		if rest, ok := strings.CutPrefix(pattern, "**"); ok {
@@ -29,7 +28,7 @@ func glob(pattern, s string) bool {
 	return s == ""
 }
 
-// globRest tries pattern at each place that a star may reach in s.
+// globRest tries pattern at each position of s that a star may reach.
 func globRest(pattern, s string, slashes bool) bool {
 	for i := 0; ; i++ {
 		if glob(pattern, s[i:]) {
@@ -41,25 +40,25 @@ func globRest(pattern, s string, slashes bool) bool {
 	}
 }
 
-// maxStars bounds the work of glob, which grows with each star.
+// maxStars bounds the cost of glob, which grows with each star.
 const maxStars = 4
 
-// checkGlob refuses patterns that are empty, too long or too costly.
+// checkGlob rejects empty, too long and too costly patterns.
 func checkGlob(pattern string) error {
 	switch {
 	case pattern == "":
-		return fmt.Errorf("a pattern is empty: write \"*\" to match everything")
+		return fmt.Errorf("pattern is empty: use \"*\" to match everything")
 	case len(pattern) > maxString:
-		return fmt.Errorf("a pattern has %d bytes, at most %d are allowed", len(pattern), maxString)
+		return fmt.Errorf("pattern has %d bytes, at most %d are allowed", len(pattern), maxString)
 	case strings.Count(strings.ReplaceAll(pattern, "**", "*"), "*") > maxStars:
 		return fmt.Errorf("pattern %q has more than %d stars", pattern, maxStars)
 	}
 	return nil
 }
 
-// AllowsSource reports whether a source with this URL lies inside one of the
-// URL prefixes that the document lists. A prefix ends at a path element:
-// "https://h/a" admits "https://h/a/b" and not "https://h/ab".
+// AllowsSource reports whether the URL has one of the document's prefixes. A
+// prefix matches whole path elements: "https://h/a" allows "https://h/a/b", but
+// not "https://h/ab".
 func (d *Document) AllowsSource(raw string) bool {
 	u, ok := canonicalURL(raw)
 	if !ok {
@@ -74,8 +73,8 @@ func (d *Document) AllowsSource(raw string) bool {
 	return false
 }
 
-// canonicalURL drops the user, lower-cases scheme and host, and refuses paths
-// that climb or hide something behind an escape.
+// canonicalURL removes the user, lower-cases scheme and host, and rejects paths
+// with "..", escapes or backslashes.
 func canonicalURL(raw string) (string, bool) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme == "" || u.Host == "" || u.Opaque != "" || u.RawQuery != "" || u.Fragment != "" {

@@ -22,11 +22,11 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Namespace is the SSHSIG namespace of signatures over trust documents: an SSH
-// signature made for Git or for a file never counts as one for a policy.
+// Namespace is the SSHSIG namespace of signatures over trust documents, so that
+// SSH signatures for Git or for files don't count.
 const Namespace = "lockstep-trust"
 
-// minRSABits is the shortest RSA key that a policy may hold.
+// minRSABits is the minimum length of an RSA key.
 const minRSABits = 2048
 
 // The formats of key material.
@@ -36,16 +36,15 @@ const (
 	MaterialPGP = "pgp"
 )
 
-// Key is named key material: exactly one of PEM (a PKIX public key), SSH (a
-// line as in authorized_keys) or PGP (an armoured public key, for the git role
-// only).
+// Key is a named public key: exactly one of PEM (PKIX), SSH (a line as in
+// authorized_keys) or PGP (armoured, for the git role only).
 type Key struct {
 	Name string `yaml:"name"`
 	PEM  string `yaml:"pem,omitempty"`
 	SSH  string `yaml:"ssh,omitempty"`
 	PGP  string `yaml:"pgp,omitempty"`
-	// NotBefore and NotAfter bind the time at which a signature was made or, if
-	// nothing proves it, first seen. Zero: no bound.
+	// NotBefore and NotAfter bound the proven time of a signature or, without
+	// one, the time at which it was first seen. Zero: no bound.
 	NotBefore time.Time `yaml:"notBefore,omitempty"`
 	NotAfter  time.Time `yaml:"notAfter,omitempty"`
 
@@ -53,20 +52,20 @@ type Key struct {
 	algorithm   string
 }
 
-// Fingerprint names the key by its material: for PEM and SSH keys "SHA256:…"
-// as ssh-keygen prints it, whichever of the two forms the key has; for OpenPGP
-// "PGP-SHA256:…" over the armoured block.
+// Fingerprint identifies the key material: "SHA256:…" as ssh-keygen prints it for
+// PEM and SSH keys, the same in both forms; "PGP-SHA256:…" over the armoured block
+// for OpenPGP.
 func (k Key) Fingerprint() string { return k.fingerprint }
 
-// Algorithm names the kind of key, such as "ecdsa-p256" or "ed25519".
+// Algorithm returns the algorithm, such as "ecdsa-p256" or "ed25519".
 func (k Key) Algorithm() string { return k.algorithm }
 
-// Short returns name, algorithm and the end of the fingerprint, for people.
+// Short returns name, algorithm and end of the fingerprint, for messages.
 func (k Key) Short() string {
 	return fmt.Sprintf("%s (%s …%s)", k.Name, k.algorithm, tail(k.fingerprint))
 }
 
-// Covers reports whether a signature made at t lies in the key's window.
+// Covers reports whether t is in the key's validity period.
 func (k Key) Covers(t time.Time) bool {
 	return (k.NotBefore.IsZero() || !t.Before(k.NotBefore)) && (k.NotAfter.IsZero() || !t.After(k.NotAfter))
 }
@@ -86,7 +85,7 @@ type publicKey struct {
 	ssh         ssh.PublicKey    // of SSH keys
 }
 
-// parse checks that the key holds one kind of material and returns it.
+// parse returns the key material, which must be of exactly one format.
 func (k Key) parse() (publicKey, error) {
 	n := 0
 	for _, m := range []string{k.PEM, k.SSH, k.PGP} {
@@ -95,7 +94,7 @@ func (k Key) parse() (publicKey, error) {
 		}
 	}
 	if n != 1 {
-		return publicKey{}, fmt.Errorf("key %q has %d of pem, ssh and pgp, exactly one is wanted", k.Name, n)
+		return publicKey{}, fmt.Errorf("key %q has %d of pem, ssh and pgp, must have exactly one", k.Name, n)
 	}
 	var p publicKey
 	var err error
@@ -117,7 +116,7 @@ func (k Key) parse() (publicKey, error) {
 func parsePEM(s string) (publicKey, error) {
 	block, rest := pem.Decode([]byte(s))
 	if block == nil || block.Type != "PUBLIC KEY" || len(bytes.TrimSpace(rest)) != 0 {
-		return publicKey{}, errors.New("pem isn't exactly one block of type PUBLIC KEY")
+		return publicKey{}, errors.New("pem must be exactly one block of type PUBLIC KEY")
 	}
 	pub, err := x509.ParsePKIXPublicKey(block.Bytes)
 	if err != nil {
@@ -138,7 +137,7 @@ func parseSSH(s string) (publicKey, error) {
 		return publicKey{}, fmt.Errorf("parse ssh key: %w", err)
 	}
 	if len(options) != 0 || len(bytes.TrimSpace(rest)) != 0 {
-		return publicKey{}, errors.New("ssh holds more than one plain public key")
+		return publicKey{}, errors.New("ssh must be exactly one public key without options")
 	}
 	p := publicKey{algorithm: strings.TrimPrefix(pub.Type(), "ssh-"), fingerprint: ssh.FingerprintSHA256(pub)}
 	if c, ok := pub.(ssh.CryptoPublicKey); ok {
@@ -150,12 +149,12 @@ func parseSSH(s string) (publicKey, error) {
 	return p, nil
 }
 
-// parsePGP checks the armour only; sources/git reads what is inside.
+// parsePGP checks only the armour; sources/git parses the content.
 func parsePGP(s string) (publicKey, error) {
 	s = strings.TrimSpace(s)
 	const head, foot = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
 	if !strings.HasPrefix(s, head) || !strings.HasSuffix(s, foot) || strings.Count(s, "-----BEGIN ") != 1 {
-		return publicKey{}, errors.New("pgp isn't exactly one armoured public key block")
+		return publicKey{}, errors.New("pgp must be exactly one armoured public key block")
 	}
 	sum := sha256.Sum256([]byte(s))
 	return publicKey{
@@ -165,9 +164,9 @@ func parsePGP(s string) (publicKey, error) {
 	}, nil
 }
 
-// describe names a key by algorithm and fingerprint; weak and unknown keys are
-// errors. The fingerprint is that of the SSH form, so that one key under two
-// forms counts as one.
+// describe returns algorithm and fingerprint of a key; weak and unsupported keys
+// are errors. The fingerprint is that of the SSH form, so that one key in two
+// forms counts once.
 func describe(pub crypto.PublicKey) (publicKey, error) {
 	var p publicKey
 	switch k := pub.(type) {
@@ -177,7 +176,7 @@ func describe(pub crypto.PublicKey) (publicKey, error) {
 		p.algorithm = "ed25519"
 	case *rsa.PublicKey:
 		if k.N.BitLen() < minRSABits {
-			return publicKey{}, fmt.Errorf("rsa key has %d bits, at least %d are wanted", k.N.BitLen(), minRSABits)
+			return publicKey{}, fmt.Errorf("rsa key has %d bits, must have at least %d", k.N.BitLen(), minRSABits)
 		}
 		p.algorithm = fmt.Sprintf("rsa-%d", k.N.BitLen())
 	default:
@@ -209,7 +208,7 @@ func (p publicKey) verify(message, sig []byte) bool {
 	}
 }
 
-// verifySSH checks an SSHSIG blob, armoured or not, of our namespace.
+// verifySSH checks an SSHSIG blob, armoured or not, in Namespace.
 func (p publicKey) verifySSH(message, raw []byte) bool {
 	sig, err := sshsig.Unarmor(raw)
 	if err != nil {
@@ -220,8 +219,8 @@ func (p publicKey) verifySSH(message, raw []byte) bool {
 	return sshsig.Verify(bytes.NewReader(message), sig, p.ssh, sig.HashAlgorithm, Namespace) == nil
 }
 
-// PublicKey returns the key as Go's crypto packages know it, and false for SSH
-// and OpenPGP material.
+// PublicKey returns the key as a type of Go's crypto packages, and false for SSH
+// and OpenPGP keys.
 func (d *Document) PublicKey(name string) (crypto.PublicKey, bool) {
 	p := d.keys[name]
 	return p.crypto, p.crypto != nil

@@ -25,7 +25,7 @@ import (
 
 var now = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 
-// testKey is a key with both halves.
+// testKey is a key pair.
 type testKey struct {
 	name   string
 	signer crypto.Signer
@@ -104,7 +104,7 @@ func (k testKey) pem() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
 }
 
-// source is a document before it is text.
+// source is a document that text encodes.
 type source struct {
 	name    string
 	version int
@@ -139,7 +139,7 @@ func (s source) document(tb testing.TB) *Document {
 	return d
 }
 
-// seal signs a document; it needn't decode.
+// seal signs a document, which needn't decode.
 func seal(tb testing.TB, text []byte, keys ...testKey) []byte {
 	tb.Helper()
 	var signers []SigningKey
@@ -153,12 +153,12 @@ func seal(tb testing.TB, text []byte, keys ...testKey) []byte {
 	return raw
 }
 
-// refused returns err as a refusal.
-func refused(tb testing.TB, err error) *Refusal {
+// requireRefusal returns err as a refusal.
+func requireRefusal(tb testing.TB, err error) *Refusal {
 	tb.Helper()
 	var r *Refusal
 	if !errors.As(err, &r) {
-		tb.Fatalf("no refusal but %v", err)
+		tb.Fatalf("got error %v, want a refusal", err)
 	}
 	return r
 }

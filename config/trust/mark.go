@@ -10,14 +10,14 @@ import (
 )
 
 // Mark is a product's high-water mark: the highest version that was completed
-// (in a cluster) or committed (on a host), and the version of the policy under
-// which it was set. It only rises, but for the policy's markReset.
+// (in a cluster) or committed (on a host), and the policy version under which it
+// was set. Only the policy's markReset lowers it.
 type Mark struct {
 	Version string `json:"version,omitempty"`
 	Policy  int64  `json:"policy,omitempty"`
 }
 
-// Raise returns the mark after version was completed under d.
+// Raise returns the mark after version was completed or committed under d.
 func (m Mark) Raise(d *Document, product, version string) (Mark, error) {
 	v, err := semver.Parse(version)
 	if err != nil {
@@ -30,8 +30,8 @@ func (m Mark) Raise(d *Document, product, version string) (Mark, error) {
 	return Mark{Version: version, Policy: d.Version}, nil
 }
 
-// resetMark applies the document's markReset. A reset works once: on marks
-// that were set under an earlier version of the policy.
+// resetMark applies the document's markReset once: only to marks that were set
+// under an earlier policy version.
 func (d *Document) resetMark(product string, m Mark) Mark {
 	reset, ok := d.MarkReset[product]
 	if !ok || m.Policy >= d.Version {
@@ -47,10 +47,9 @@ func (d *Document) resetMark(product string, m Mark) Mark {
 	return m
 }
 
-// CheckVersion refuses a version of a product below the policy's floor
-// (BelowFloor) or below the high-water mark (Rollback). A zero mark allows
-// anything. Whether an explicit rollback is allowed below the mark is for the
-// caller to say, who then passes a zero mark; nothing passes the floor.
+// CheckVersion rejects a version below the policy's floor (BelowFloor) or below
+// the high-water mark (Rollback). A caller that permits a rollback below the mark
+// passes a zero mark; the floor always applies.
 func (d *Document) CheckVersion(product, version string, mark Mark) error {
 	r := &Refusal{Subject: product + " " + version}
 	v, err := semver.Parse(version)
@@ -61,7 +60,7 @@ func (d *Document) CheckVersion(product, version string, mark Mark) error {
 	if floor, ok := d.Floors[product]; ok {
 		if f, err := semver.Parse(floor); err != nil || v.LT(f) {
 			r.Cause, r.Found, r.Wanted = BelowFloor, "version "+version, "at least the policy's floor "+floor
-			r.Fix = []string{"declare a version from " + floor + " on"}
+			r.Fix = []string{"declare version " + floor + " or newer"}
 			return r
 		}
 	}
@@ -70,8 +69,8 @@ func (d *Document) CheckVersion(product, version string, mark Mark) error {
 		return nil
 	}
 	if high, err := semver.Parse(mark.Version); err != nil || v.LT(high) {
-		r.Cause, r.Found, r.Wanted = Rollback, "version "+version, "at least "+mark.Version+", the highest that was completed here"
-		r.Fix = []string{"declare the preceding release, or spec.rollback with a reason", "a root-signed markReset"}
+		r.Cause, r.Found, r.Wanted = Rollback, "version "+version, "at least "+mark.Version+", the highest version that was completed here"
+		r.Fix = []string{"declare the preceding release, or set spec.rollback", "a root-signed markReset"}
 		return r
 	}
 	return nil

@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// Reason is the word that a condition shows for a trust decision.
+// Reason is the condition reason of a trust decision.
 type Reason string
 
-// The reasons of trust decisions. Verified is the only one that isn't a
-// refusal.
+// The reasons of trust decisions; all but Verified are refusals.
 const (
 	Verified            Reason = "Verified"
 	Unsigned            Reason = "Unsigned"
@@ -33,20 +32,21 @@ const (
 	RootReplaced        Reason = "RootReplaced"
 )
 
-// Refusal is a decision against something: what it is about, what was found,
-// what was wanted, how to mend it and whether it's looked at again by itself.
+// Refusal is a negative trust decision, with the actual and the required state and
+// the ways to fix it.
 type Refusal struct {
-	// Cause is the word for the condition.
+	// Cause is the condition reason.
 	Cause Reason
-	// Subject is what was refused, such as a digest or a reference.
+	// Subject is the rejected thing, such as a digest or a reference.
 	Subject string
-	// Found and Wanted are one line each.
+	// Found and Wanted are the actual and the required state, one line each.
 	Found, Wanted string
-	// Fix holds the commands that mend it, the likeliest first.
+	// Fix lists actions or commands that fix it, the most likely first.
 	Fix []string
-	// Retry says that time alone may mend it, as when a signature appears.
+	// Retry is true if it may resolve automatically, as when a signature
+	// appears.
 	Retry bool
-	// Err is the error beneath, if there is one.
+	// Err is the cause, if there is one.
 	Err error
 }
 
@@ -72,9 +72,7 @@ func (r *Refusal) Error() string {
 	return b.String()
 }
 
-// Text returns the refusal in several lines, for a terminal: the answer, what
-// was found, what was wanted, the ways to mend it, and whether it's looked at
-// again by itself.
+// Text returns the refusal in several lines, for a terminal.
 func (r *Refusal) Text() string {
 	var b strings.Builder
 	b.WriteString(string(r.Cause) + ": " + r.Subject)
@@ -92,18 +90,18 @@ func (r *Refusal) Text() string {
 		line([]string{"to fix", "  or"}[min(i, 1)], f)
 	}
 	if r.Retry {
-		b.WriteString("\n  it may mend itself: a signature may appear, a registry may answer")
+		b.WriteString("\n  retried automatically: a signature may appear, a registry may answer")
 	}
 	return b.String()
 }
 
-// Reason returns the word for the condition.
+// Reason returns the condition reason.
 func (r *Refusal) Reason() string { return string(r.Cause) }
 
-// Retriable says whether it's worth looking again without any change.
+// Retriable reports whether a retry without any change may succeed.
 func (r *Refusal) Retriable() bool { return r.Retry }
 
-// Unwrap returns the error beneath.
+// Unwrap returns the cause.
 func (r *Refusal) Unwrap() error { return r.Err }
 
 // ReasonOf returns the reason of the refusal in err's chain, or "" if there is

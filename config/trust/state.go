@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// stateFormat is the version of the encoding of Accepted; a reader takes the
-// one before and the one after as well.
+// stateFormat is the format version of an encoded Accepted; Load reads the
+// previous and the next version too.
 const stateFormat = 1
 
-// maxState bounds an encoded Accepted: two envelopes as base64 and some room.
+// maxState bounds an encoded Accepted: two envelopes as base64, with a margin.
 const maxState = 4 * maxEnvelope
 
-// state is how an Accepted is stored.
+// state is the encoding of Accepted.
 type state struct {
 	Format       int           `json:"format"`
 	Envelope     []byte        `json:"envelope"`
@@ -32,7 +32,7 @@ type pendingState struct {
 	SignedBy  []string  `json:"signedBy,omitempty"`
 }
 
-// Marshal encodes the policy in force for a store that only its owner writes.
+// Marshal encodes the accepted policy for a store that only its owner writes.
 func (a Accepted) Marshal() ([]byte, error) {
 	s := state{Format: stateFormat, Envelope: a.Envelope, Replacements: a.Replacements}
 	if a.Document != nil {
@@ -48,26 +48,26 @@ func (a Accepted) Marshal() ([]byte, error) {
 	return b, nil
 }
 
-// Load decodes what Marshal wrote. The store is trusted: signatures aren't
-// checked again, since keys may have been revoked by the very document; but
-// the bytes must be those whose digest was accepted.
+// Load decodes the output of Marshal. The store is trusted: signatures aren't
+// checked again, because the document itself may revoke their keys; only its
+// digest is compared.
 func Load(b []byte) (Accepted, error) {
 	if len(b) > maxState {
-		return Accepted{}, fmt.Errorf("stored trust policy has %d bytes, at most %d are allowed", len(b), maxState)
+		return Accepted{}, fmt.Errorf("load trust policy: %d bytes, at most %d are allowed", len(b), maxState)
 	}
 	var s state
 	if err := json.NewDecoder(bytes.NewReader(b)).Decode(&s); err != nil {
-		return Accepted{}, fmt.Errorf("stored trust policy: %w", err)
+		return Accepted{}, fmt.Errorf("load trust policy: %w", err)
 	}
 	if s.Format < stateFormat-1 || s.Format > stateFormat+1 {
-		return Accepted{}, fmt.Errorf("stored trust policy has format %d, this program reads %d to %d", s.Format, stateFormat-1, stateFormat+1)
+		return Accepted{}, fmt.Errorf("load trust policy: format %d is unsupported, only %d to %d are", s.Format, stateFormat-1, stateFormat+1)
 	}
 	d, _, err := openRevision(s.Envelope)
 	if err != nil {
-		return Accepted{}, fmt.Errorf("stored trust policy: %w", err)
+		return Accepted{}, fmt.Errorf("load trust policy: %w", err)
 	}
 	if d.digest != s.Digest {
-		return Accepted{}, fmt.Errorf("stored trust policy has digest %s, %s was accepted", d.digest, s.Digest)
+		return Accepted{}, fmt.Errorf("load trust policy: digest is %s, but %s was accepted", d.digest, s.Digest)
 	}
 	a := Accepted{Document: d, Envelope: s.Envelope, Replacements: s.Replacements}
 	if s.Pending == nil {
@@ -75,7 +75,7 @@ func Load(b []byte) (Accepted, error) {
 	}
 	p, _, err := openRevision(s.Pending.Envelope)
 	if err != nil {
-		return Accepted{}, fmt.Errorf("waiting trust policy: %w", err)
+		return Accepted{}, fmt.Errorf("load pending trust policy: %w", err)
 	}
 	a.Pending = &Pending{Document: p, Envelope: s.Pending.Envelope, Effective: s.Pending.Effective, SignedBy: s.Pending.SignedBy}
 	return a, nil
