@@ -5,9 +5,9 @@ package sources
 
 import "bytes"
 
-// IsLFSPointer reports whether data is a pointer of Git LFS rather than the
-// content that people see in their checkout. The format's first line is fixed
-// and a pointer is shorter than 1024 bytes (git-lfs, docs/spec.md).
+// IsLFSPointer reports whether data is a Git LFS pointer instead of content. A
+// pointer is shorter than 1024 bytes and has a fixed first line (git-lfs,
+// docs/spec.md).
 func IsLFSPointer(data []byte) bool {
 	return len(data) < 1024 && bytes.HasPrefix(data, []byte("version https://git-lfs.github.com/spec/v1\n")) &&
 		bytes.Contains(data, []byte("\noid sha256:"))

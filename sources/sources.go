@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sources holds the words for declared content: a Revision names one
-// state of a source, a Snapshot is its files at that revision, a Source
-// yields snapshots. It fetches nothing: sources/git and sources/dir do, and
-// sources/sourcetest holds what both must do. It knows nothing of the kinds
-// that the files declare either: sources/desired decodes them.
+// Package sources defines the types for declared content: a Revision names one
+// state of a source, a Snapshot contains its files at that revision, and a Source
+// returns snapshots.
+//
+// sources/git and sources/dir implement Source and share the conformance tests of
+// sources/sourcetest; sources/desired decodes the files.
 package sources
 
 import (
@@ -17,16 +18,16 @@ import (
 	"time"
 )
 
-// Revision names one state of a source, in the manner of Flux' RFC-0005.
+// Revision names one state of a source, in the format of Flux' RFC-0005.
 type Revision struct {
 	// Ref is where the revision was found: a branch ("main"), a tag
 	// ("v1.2.0"), a full reference name, or "" for a bare commit.
 	Ref string
-	// Hash is the commit's name, 40 lower-case hexadecimal digits of SHA-1;
-	// empty where a source has no commits (a directory).
+	// Hash is the commit's SHA-1, 40 lower-case hexadecimal digits; empty for a
+	// source without commits (a directory).
 	Hash string
 	// Tree is the digest of the canonical tree, "sha256:<hex>"; see Tree.Sum.
-	// A Revision that was parsed from its string form has none.
+	// Empty in a parsed Revision with a commit.
 	Tree string
 }
 
@@ -43,7 +44,7 @@ func (r Revision) String() string {
 	return r.Ref + "@" + sum
 }
 
-// Short returns the first seven digits of the commit or tree, for people.
+// Short returns the first seven digits of the commit or tree, for messages.
 func (r Revision) Short() string {
 	s := r.Hash
 	if s == "" {
@@ -52,11 +53,11 @@ func (r Revision) Short() string {
 	return s[:min(7, len(s))]
 }
 
-// IsZero reports whether r names nothing.
+// IsZero reports whether r has neither commit nor tree.
 func (r Revision) IsZero() bool { return r.Hash == "" && r.Tree == "" }
 
 // Same reports whether r and o name the same content: the same commit, or the
-// same tree where there are no commits. References don't count.
+// same tree if there are no commits. References are ignored.
 func (r Revision) Same(o Revision) bool {
 	if r.Hash != "" || o.Hash != "" {
 		return r.Hash == o.Hash
@@ -64,7 +65,7 @@ func (r Revision) Same(o Revision) bool {
 	return r.Tree == o.Tree
 }
 
-// ParseRevision reads what String wrote.
+// ParseRevision parses the result of String.
 func ParseRevision(s string) (Revision, error) {
 	var r Revision
 	sum := s
@@ -79,14 +80,14 @@ func ParseRevision(s string) (Revision, error) {
 	case err == nil && digits == strings.ToLower(digits) && algorithm == "sha256" && len(raw) == 32:
 		r.Tree = sum
 	default:
-		return Revision{}, fmt.Errorf("revision %q: want [<ref>@]sha1:<40 hexadecimal digits> or [<ref>@]sha256:<64>", s)
+		return Revision{}, fmt.Errorf("parse revision %q: want [<ref>@]sha1:<40 hexadecimal digits> or [<ref>@]sha256:<64>", s)
 	}
 	return r, nil
 }
 
-// Signer is who signed a revision, as verified; never what the commit claims.
+// Signer is the verified signer of a revision; never the commit's author.
 type Signer struct {
-	// Name is the name of the authority whose key it was.
+	// Name of the authority whose key signed.
 	Name string
 	// Fingerprint identifies the key: "SHA256:…" for SSH, the hexadecimal
 	// fingerprint for OpenPGP.
@@ -95,38 +96,38 @@ type Signer struct {
 	Format string
 }
 
-// Snapshot is the content of a source at one revision. It never changes.
+// Snapshot is the content of a source at one revision. It is immutable.
 type Snapshot struct {
 	Revision Revision
-	// FS holds all files of the source, in memory; see Tree.
+	// FS contains all files of the source, in memory; see Tree.
 	FS *Tree
-	// Subject is the first line of the commit's message: a foreign string.
+	// Subject is the first line of the commit's message, an untrusted string.
 	Subject string
-	// Time is the commit's own time, which whoever made it chose.
+	// Time is the commit's time, as its author set it.
 	Time time.Time
-	// Signer is who signed it; nil means unverified.
+	// Signer is the verified signer; nil means unverified.
 	Signer *Signer
 }
 
-// Request is what the caller of a Source holds already.
+// Request is the state of the caller of a Source.
 type Request struct {
-	// Accepted is the newest revision that the caller accepted; zero if none.
-	// A source compares what it finds with it: rewinds, moved tags.
+	// Accepted is the revision that the caller accepted last; zero if none. The
+	// source uses it to detect rewinds and moved tags.
 	Accepted Revision
 	// AcceptRewind is the hash of one commit to which the reference may be
-	// rewound; it's spent as soon as that commit is the accepted one.
+	// rewound; it has no effect once that commit is accepted.
 	AcceptRewind string
 }
 
-// Source yields snapshots of one declared source. Implementations are safe for
-// concurrent use; calls may wait for one another.
+// Source returns snapshots of one declared source. Implementations are safe for
+// concurrent use; calls may wait for each other.
 type Source interface {
-	// Fetch looks at the source and returns what it declares now. Nothing is
-	// transferred and the same *Snapshot is returned when it hasn't moved.
-	// An error may carry Reason() string and Attempted() Revision.
+	// Fetch returns the current snapshot. If the source hasn't changed, it
+	// transfers nothing and returns the same *Snapshot. An error may have the
+	// methods Reason() string and Attempted() Revision.
 	Fetch(ctx context.Context, req Request) (*Snapshot, error)
-	// At returns the snapshot at a revision that was accepted before, also
-	// when the source declares another one by now or can't be reached.
+	// At returns the snapshot at a previously accepted revision, also if the
+	// source has changed or is unreachable.
 	At(ctx context.Context, rev Revision) (*Snapshot, error)
 }
 

@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -17,35 +16,36 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
-	"github.com/lockstep-dev/lockstep/config/files"
+	"golang.org/x/text/unicode/norm"
 )
 
 // Limits bound a tree. A zero field means the default.
 type Limits struct {
 	Files int   // default 20,000
 	Bytes int64 // all files together; default 64 MiB
-	Depth int   // directories below one another; default 32
+	Depth int   // nested directories; default 32
 }
 
-// WithDefaults returns l with defaults where it's silent.
+// WithDefaults returns l with defaults for its zero fields.
 func (l Limits) WithDefaults() Limits {
 	if l.Files == 0 {
 		l.Files = 20_000
 	}
 	if l.Bytes == 0 {
-		l.Bytes = files.MaxTreeBytes
+		l.Bytes = 64 << 20
 	}
 	if l.Depth == 0 {
-		l.Depth = files.MaxTreeDepth
+		l.Depth = 32
 	}
 	return l
 }
 
-// maxHops is how many symlinks may follow one another.
+// maxHops is the maximum length of a chain of symlinks.
 const maxHops = 8
 
-// TreeError says why a tree was refused; Reason is its condition reason.
+// TreeError describes why a tree is rejected.
 type TreeError struct {
 	Path    string
 	Problem string
@@ -55,7 +55,7 @@ type TreeError struct {
 // Error implements error.
 func (e *TreeError) Error() string { return fmt.Sprintf("tree entry %q: %s", e.Path, e.Problem) }
 
-// Reason returns InvalidTree or LimitExceeded.
+// Reason returns the condition reason, InvalidTree or LimitExceeded.
 func (e *TreeError) Reason() string { return e.reason }
 
 // NewTreeError returns a TreeError with reason InvalidTree.
@@ -68,8 +68,8 @@ func NewLimitError(name, format string, args ...any) *TreeError {
 	return &TreeError{Path: name, Problem: fmt.Sprintf(format, args...), reason: "LimitExceeded"}
 }
 
-// TreeBuilder collects the files of a tree and checks them as they come, so
-// that it never holds more than its limits allow. It isn't for concurrent use.
+// TreeBuilder collects the files of a tree. It checks each one when it is added,
+// so that it never exceeds its limits. It isn't safe for concurrent use.
 type TreeBuilder struct {
 	limits Limits
 	bytes  int64
@@ -86,8 +86,8 @@ func NewTreeBuilder(l Limits) *TreeBuilder {
 	}
 }
 
-// Add adds a regular file at the slash-separated path name. The builder keeps
-// data; the caller must not change it.
+// Add adds a regular file at the slash-separated path name. The builder retains
+// data, which the caller must not change.
 func (b *TreeBuilder) Add(name string, data []byte, executable bool) error {
 	if err := b.admit(name, int64(len(data))); err != nil {
 		return err
@@ -100,8 +100,8 @@ func (b *TreeBuilder) Add(name string, data []byte, executable bool) error {
 	return nil
 }
 
-// AddLink adds a symlink. It must point, possibly over others, to a regular
-// file of the same tree: Build checks that.
+// AddLink adds a symlink, which must resolve to a regular file of the same tree.
+// Build checks that.
 func (b *TreeBuilder) AddLink(name, target string) error {
 	if err := b.admit(name, int64(len(target))); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (b *TreeBuilder) admit(name string, size int64) error {
 	if err := CheckPath(name); err != nil {
 		return err
 	}
-	if d := files.Depth(name); d > b.limits.Depth {
+	if d := strings.Count(name, "/"); d > b.limits.Depth {
 		return NewLimitError(name, "is %d directories deep; the limit is %d", d, b.limits.Depth)
 	}
 	if n := len(b.files) + len(b.links); n >= b.limits.Files {
@@ -133,17 +133,17 @@ func (b *TreeBuilder) admit(name string, size int64) error {
 	return nil
 }
 
-// unique refuses a name that equals another one, or that another file system
-// would take for another one: two people would then review different trees.
+// unique rejects a name that equals another one, also on a file system that
+// ignores case or Unicode form.
 func (b *TreeBuilder) unique(name string) error {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-		key := files.Fold(dir)
+		key := fold(dir)
 		if was, ok := b.folded[key]; ok && was != dir+"/" {
 			return NewTreeError(name, "its directory clashes with %q", strings.TrimSuffix(was, "/"))
 		}
 		b.folded[key] = dir + "/"
 	}
-	key := files.Fold(name)
+	key := fold(name)
 	if was, ok := b.folded[key]; ok {
 		return NewTreeError(name, "clashes with %q: names must differ in more than letter case or Unicode form",
 			strings.TrimSuffix(was, "/"))
@@ -152,19 +152,42 @@ func (b *TreeBuilder) unique(name string) error {
 	return nil
 }
 
-// CheckPath is files.CheckPath as a TreeError.
+func fold(s string) string { return strings.ToLower(norm.NFC.String(s)) }
+
+// CheckPath rejects a path that isn't clean, relative, slash-separated and valid
+// UTF-8, or that has an element which git fsck --strict rejects (".", "..", ".git"
+// in any case).
 func CheckPath(name string) error {
-	err := files.CheckPath(name)
-	if limited := (*files.LimitError)(nil); errors.As(err, &limited) {
-		return NewLimitError(name, "%v", err)
+	if !fs.ValidPath(name) || name == "." {
+		return NewTreeError(name, "isn't a clean path inside the source")
 	}
-	if err != nil {
-		return NewTreeError(name, "%v", err)
+	for elem := range strings.SplitSeq(name, "/") {
+		if err := CheckName(elem); err != nil {
+			return NewTreeError(name, "%v", err)
+		}
 	}
 	return nil
 }
 
-// Build checks the links and returns the tree. The builder must not be used
+// CheckName rejects a name that may not be an element of a path in a tree.
+func CheckName(elem string) error {
+	folded := strings.ToLower(elem)
+	switch {
+	case elem == "" || elem == "." || elem == "..":
+		return fmt.Errorf("element %q is not allowed", elem)
+	case !utf8.ValidString(elem):
+		return fmt.Errorf("element %q is not UTF-8", elem)
+	case strings.ContainsAny(elem, "/\\\x00\n\r"):
+		return fmt.Errorf("element %q holds a separator, a line break or a zero byte", elem)
+	case folded == ".git" || folded == "git~1" || strings.TrimRight(folded, ". ") == ".git":
+		return fmt.Errorf("element %q is reserved by Git", elem)
+	case len(elem) > 255:
+		return fmt.Errorf("element of %d bytes is longer than 255", len(elem))
+	}
+	return nil
+}
+
+// Build resolves the links and returns the tree. The builder must not be used
 // afterwards.
 func (b *TreeBuilder) Build() (*Tree, error) {
 	t := &Tree{files: b.files, dirs: map[string][]fs.DirEntry{".": nil}, sum: ""}
@@ -213,11 +236,10 @@ func (b *TreeBuilder) resolve(name string) (*file, error) {
 	return nil, NewTreeError(name, "is a symlink that leads over more than %d others", maxHops)
 }
 
-// canonicalSum is the SHA-256 over every entry in the order of its path: the
-// kind ("f", "x" for executable, "l" for a symlink), then path and content,
-// each preceded by its length as eight big-endian bytes. It depends on
-// nothing but paths, kinds and bytes, so a Git tree and a directory with the
-// same content have the same sum.
+// canonicalSum is the SHA-256 over all entries in the order of their paths: the
+// kind ("f", "x" for executable, "l" for a symlink), then path and content, each
+// preceded by its length as eight big-endian bytes. A Git tree and a directory
+// with the same content have the same sum.
 func canonicalSum(files map[string]*file, links map[string]string) string {
 	h := sha256.New()
 	write := func(s []byte) {
@@ -243,9 +265,9 @@ func canonicalSum(files map[string]*file, links map[string]string) string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Tree is the files of a snapshot, in memory and read-only: an fs.FS that also
-// implements fs.ReadFileFS, fs.ReadDirFS and fs.StatFS. Symlinks appear as the
-// regular files that they point to. It's safe for concurrent use.
+// Tree contains the files of a snapshot, in memory and read-only: an fs.FS that
+// also implements fs.ReadFileFS, fs.ReadDirFS and fs.StatFS. Symlinks appear as
+// the regular files that they point to. It is safe for concurrent use.
 type Tree struct {
 	files map[string]*file
 	dirs  map[string][]fs.DirEntry
@@ -270,7 +292,7 @@ func (t *Tree) Open(name string) (fs.File, error) {
 	return &openFile{file: f, Reader: bytes.NewReader(f.data)}, nil
 }
 
-// ReadFile implements fs.ReadFileFS; the result is the caller's own.
+// ReadFile implements fs.ReadFileFS; it returns a copy.
 func (t *Tree) ReadFile(name string) ([]byte, error) {
 	f, err := t.lookup("read", name)
 	if err != nil {
@@ -310,7 +332,7 @@ func (t *Tree) lookup(op, name string) (*file, error) {
 	return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
 }
 
-// file is a file's content, its fs.FileInfo and its fs.DirEntry.
+// file is a file's content; it implements fs.FileInfo and fs.DirEntry.
 type file struct {
 	name string
 	data []byte

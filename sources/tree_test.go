@@ -35,28 +35,28 @@ func TestTreeIsAFileSystem(t *testing.T) {
 		t.Error(err)
 	}
 	if got, err := tree.ReadFile("l"); err != nil || string(got) != "b" {
-		t.Errorf("ReadFile of a link inside = %q, %v, want its target's content", got, err)
+		t.Errorf("ReadFile of a link = %q, %v, want its target's content", got, err)
 	}
 }
 
-func TestTreeRefuses(t *testing.T) {
+func TestTreeRejects(t *testing.T) {
 	for name, tc := range map[string]struct {
 		files, links map[string]string
 		want         string
 	}{
-		"a path that leaves the source":           {files: map[string]string{"../x": ""}, want: "isn't a clean path"},
-		"an absolute path":                        {files: map[string]string{"/x": ""}, want: "isn't a clean path"},
-		"a .git directory in any case":            {files: map[string]string{"a/.GIT/config": ""}, want: "reserved by Git"},
-		"a .git directory with a trailing dot":    {files: map[string]string{".git./config": ""}, want: "reserved by Git"},
-		"two names that differ in case":           {files: map[string]string{"a.yaml": "", "A.yaml": ""}, want: "clashes with"},
-		"two directories that differ in case":     {files: map[string]string{"d/a": "", "D/b": ""}, want: "clashes with"},
-		"two names that differ in Unicode form":   {files: map[string]string{"\u00e4": "", "a\u0308": ""}, want: "clashes with"},
-		"a file that is also a directory":         {files: map[string]string{"a": "", "a/b": ""}, want: "clashes with"},
-		"a link that leaves the source":           {links: map[string]string{"d/l": "../../etc/passwd"}, want: "leaves the source"},
-		"an absolute link":                        {links: map[string]string{"l": "/etc/passwd"}, want: "leaves the source"},
-		"a link to a directory":                   {files: map[string]string{"d/a": ""}, links: map[string]string{"l": "d"}, want: "isn't a regular file"},
-		"a loop of links":                         {links: map[string]string{"l": "m", "m": "l"}, want: "more than"},
-		"a backslash, a separator for other eyes": {files: map[string]string{`a\b`: ""}, want: "separator"},
+		"a path that leaves the source":         {files: map[string]string{"../x": ""}, want: "isn't a clean path"},
+		"an absolute path":                      {files: map[string]string{"/x": ""}, want: "isn't a clean path"},
+		"a .git directory in any case":          {files: map[string]string{"a/.GIT/config": ""}, want: "reserved by Git"},
+		"a .git directory with a trailing dot":  {files: map[string]string{".git./config": ""}, want: "reserved by Git"},
+		"two names that differ in case":         {files: map[string]string{"a.yaml": "", "A.yaml": ""}, want: "clashes with"},
+		"two directories that differ in case":   {files: map[string]string{"d/a": "", "D/b": ""}, want: "clashes with"},
+		"two names that differ in Unicode form": {files: map[string]string{"\u00e4": "", "a\u0308": ""}, want: "clashes with"},
+		"a file that is also a directory":       {files: map[string]string{"a": "", "a/b": ""}, want: "clashes with"},
+		"a link that leaves the source":         {links: map[string]string{"d/l": "../../etc/passwd"}, want: "leaves the source"},
+		"an absolute link":                      {links: map[string]string{"l": "/etc/passwd"}, want: "leaves the source"},
+		"a link to a directory":                 {files: map[string]string{"d/a": ""}, links: map[string]string{"l": "d"}, want: "isn't a regular file"},
+		"a loop of links":                       {links: map[string]string{"l": "m", "m": "l"}, want: "more than"},
+		"a backslash, a separator on Windows":   {files: map[string]string{`a\b`: ""}, want: "separator"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := build(t, tc.files, tc.links)
@@ -68,7 +68,7 @@ func TestTreeRefuses(t *testing.T) {
 	}
 }
 
-func TestTreeKeepsItsLimits(t *testing.T) {
+func TestTreeEnforcesItsLimits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		limits Limits
 		files  []string
@@ -89,7 +89,7 @@ func TestTreeKeepsItsLimits(t *testing.T) {
 	}
 }
 
-func TestSumDependsOnPathsKindsAndBytesAlone(t *testing.T) {
+func TestSumDependsOnlyOnPathsKindsAndBytes(t *testing.T) {
 	sum := func(b *TreeBuilder) string {
 		tree, err := b.Build()
 		if err != nil {
@@ -106,22 +106,21 @@ func TestSumDependsOnPathsKindsAndBytesAlone(t *testing.T) {
 	}
 	base := add("ab", "c", false)
 	for what, other := range map[string]string{
-		"path and content swapped at their border": add("a", "bc", false),
+		"another border between path and content": add("a", "bc", false),
 		"executable": add("ab", "c", true),
 		"content":    add("ab", "d", false),
 	} {
 		if other == base {
-			t.Errorf("%s: the sum stayed %s", what, base)
+			t.Errorf("%s: the sum is still %s", what, base)
 		}
 	}
-	// Kept so that a change of the format, which would make every recorded
-	// sum look like an equivocation, is a decision.
+	// A format change would make every recorded sum look like an equivocation.
 	if want := "sha256:"; !strings.HasPrefix(base, want) || add("ab", "c", false) != base {
 		t.Errorf("sum %s isn't stable", base)
 	}
 }
 
-func TestRevisionReadsWhatItWrites(t *testing.T) {
+func TestRevisionsRoundTrip(t *testing.T) {
 	hex40, hex64 := strings.Repeat("0a", 20), strings.Repeat("0b", 32)
 	for _, s := range []string{"main@sha1:" + hex40, "sha1:" + hex40, "dir@sha256:" + hex64, "refs/pull/1/head@sha1:" + hex40, "a@b@sha1:" + hex40} {
 		r, err := ParseRevision(s)
@@ -136,9 +135,9 @@ func TestRevisionReadsWhatItWrites(t *testing.T) {
 	}
 }
 
-func TestLFSPointerIsSeen(t *testing.T) {
+func TestLFSPointersAreDetected(t *testing.T) {
 	pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:" + strings.Repeat("a", 64) + "\nsize 12\n"
 	if !IsLFSPointer([]byte(pointer)) || IsLFSPointer([]byte("# "+pointer)) {
-		t.Error("an LFS pointer isn't told from other content")
+		t.Error("IsLFSPointer returned the wrong result")
 	}
 }

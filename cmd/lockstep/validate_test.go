@@ -63,7 +63,7 @@ spec:
 		"one file":                 {map[string]string{"a.yaml": release}, "a.yaml", []string{"-o", "name"}, 0, "clusterrelease/platform\n"},
 		"a base in the work tree":  {map[string]string{".git/HEAD": "", "base/kustomization.yaml": "resources: [a.yaml]", "base/a.yaml": release, "c/kustomization.yaml": "resources: [../base]"}, "c", []string{"-o", "json"}, 0, `"file": "base/a.yaml"`},
 		"an unknown field":         {map[string]string{"a.yaml": strings.Replace(release, "version", "verson", 1)}, "", nil, exitInvalid, "a.yaml:6: ClusterRelease/platform: unknown field spec.desired.verson; did you mean version?"},
-		"nothing":                  {map[string]string{"README.md": "x"}, "", nil, exitInvalid, "declares nothing"},
+		"nothing":                  {map[string]string{"README.md": "x"}, "", nil, exitInvalid, "contains no documents"},
 		"a path that isn't there":  {nil, "none", nil, exitFailed, "no such file"},
 		"an output that isn't one": {map[string]string{"a.yaml": release}, "", []string{"-o", "xml"}, exitInvalid, "want json or name"},
 	} {

@@ -16,22 +16,22 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
-// decoded is an object together with its defaults filled in.
+// decoded is an object, as declared and with defaults.
 type decoded struct {
 	Object
 	completed map[string]any
 }
 
-// brakes are annotations of the running cluster; nobody declares them, least
-// of all a commit that would accept its own rewind.
-func brakes() []string {
+// runtimeAnnotations are run-time annotations that can't be declared. In particular, a commit
+// can't accept its own rewind.
+func runtimeAnnotations() []string {
 	return []string{
 		v1alpha1.AnnotationPaused, v1alpha1.AnnotationHold, v1alpha1.AnnotationRerun, v1alpha1.AnnotationResume,
 		v1alpha1.AnnotationRequestedAt, v1alpha1.AnnotationAcceptRewind, v1alpha1.AnnotationSource, v1alpha1.AnnotationRevision,
 	}
 }
 
-// decode checks one document against everything that needs no other document.
+// decode decodes one document and checks it on its own.
 func (d *Decoder) decode(ctx context.Context, doc document, found *problems) (*decoded, bool) {
 	before := len(found.list) + found.cut
 	report := func(fieldPath, format string, args ...any) {
@@ -48,7 +48,7 @@ func (d *Decoder) decode(ctx context.Context, doc document, found *problems) (*d
 		report(fieldPath, "unknown field %s%s", fieldPath, didYouMean(meant))
 	})
 	if len(found.list)+found.cut > before {
-		return nil, false // the schema would only say it again
+		return nil, false // the schema would report it again
 	}
 	object := runtime.DeepCopyJSON(doc.value)
 	meta, _ := object["metadata"].(map[string]any)
@@ -81,7 +81,7 @@ func title(object map[string]any) string {
 
 type reporter func(fieldPath, format string, args ...any)
 
-// checkKind says whether it's one of the declared kinds.
+// checkKind returns the kind, which must be a declared one.
 func checkKind(object map[string]any, report reporter) (string, bool) {
 	apiVersion, _ := object["apiVersion"].(string)
 	kind, _ := object["kind"].(string)
@@ -94,25 +94,25 @@ func checkKind(object map[string]any, report reporter) (string, bool) {
 	case apiVersion == "" || kind == "":
 		report("", "has no apiVersion or kind; want apiVersion: %s and one of %s", want, list)
 	case kind == v1alpha1.KindHost && apiVersion == want:
-		report("kind", "a Host is made by the reconciler from its Node, never declared")
+		report("kind", "a Host can't be declared in Git; the reconciler creates it from its Node")
 	case strings.HasPrefix(apiVersion, v1alpha1.Group+"/") && apiVersion != want:
-		report("apiVersion", "apiVersion %q isn't known; want %s", apiVersion, want)
+		report("apiVersion", "unknown apiVersion %q; want %s", apiVersion, want)
 	case apiVersion == want:
-		report("kind", "kind %q isn't known; want one of %s%s", kind, list, didYouMean(nearest(kind, kinds())))
+		report("kind", "unknown kind %q; want one of %s%s", kind, list, didYouMean(nearest(kind, kinds())))
 	default:
-		report("kind", "%s of %s can't be declared here; only %s can. Put it into a release's payload", kind, apiVersion, list)
+		report("kind", "%s of %s can't be declared, only %s; add it to the payload of a release", kind, apiVersion, list)
 	}
 	return "", false
 }
 
-// checkTop refuses what doesn't belong beside apiVersion, kind, metadata, spec.
+// checkTop rejects fields other than apiVersion, kind, metadata and spec.
 func checkTop(object map[string]any, report reporter) {
 	want := []string{"apiVersion", "kind", "metadata", "spec"}
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		switch {
 		case slices.Contains(want, key):
 		case key == "status":
-			report(key, "status is what the reconciler reports; remove it")
+			report(key, "status is set by the reconciler; remove it")
 		default:
 			report(key, "unknown field %s%s", key, didYouMean(nearest(key, want)))
 		}
@@ -122,11 +122,11 @@ func checkTop(object map[string]any, report reporter) {
 	}
 }
 
-// checkMeta checks the metadata that people write, and returns the name.
+// checkMeta checks the metadata and returns the name.
 func checkMeta(object map[string]any, report reporter) string {
 	meta, ok := object["metadata"].(map[string]any)
 	if !ok {
-		report("", "has no metadata with a name")
+		report("", "has no metadata.name")
 		return ""
 	}
 	want := []string{"name", "namespace", "labels", "annotations"}
@@ -136,14 +136,14 @@ func checkMeta(object map[string]any, report reporter) string {
 		}
 	}
 	if ns, has := meta["namespace"]; has && ns != v1alpha1.Namespace {
-		report("metadata.namespace", "namespace %q: all declared objects live in %s; remove the field", ns, v1alpha1.Namespace)
+		report("metadata.namespace", "namespace %q: all declared objects are in %s; remove the field", ns, v1alpha1.Namespace)
 	}
 	for _, key := range []string{"labels", "annotations"} {
 		checkStrings(meta, key, report)
 	}
 	name, _ := meta["name"].(string)
 	if !validName(name) {
-		report("metadata.name", "metadata.name %q isn't a name; want at most 253 lower-case letters, digits, dashes and dots", name)
+		report("metadata.name", "metadata.name %q is invalid; use at most 253 lower-case letters, digits, dashes and dots", name)
 	}
 	return name
 }
@@ -155,15 +155,15 @@ func checkStrings(meta map[string]any, key string, report reporter) {
 	}
 	m, ok := value.(map[string]any)
 	if !ok {
-		report("metadata."+key, "metadata.%s isn't an object of texts", key)
+		report("metadata."+key, "metadata.%s must be a map of strings", key)
 		return
 	}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		if _, ok := m[k].(string); !ok {
-			report("metadata."+key+"["+k+"]", "metadata.%s[%s] isn't a text; quote it", key, k)
+			report("metadata."+key+"["+k+"]", "metadata.%s[%s] must be a string; quote it", key, k)
 		}
-		if key == "annotations" && slices.Contains(brakes(), k) {
-			report("metadata."+key+"["+k+"]", "annotation %s belongs to the running cluster and can't be declared; set it with kubectl annotate or the lockstep command", k)
+		if key == "annotations" && slices.Contains(runtimeAnnotations(), k) {
+			report("metadata."+key+"["+k+"]", "annotation %s can't be declared; set it with kubectl annotate or the lockstep command", k)
 		}
 	}
 }

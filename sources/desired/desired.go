@@ -1,16 +1,14 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package desired renders the declared documents of a snapshot and decodes
-// them, strictly, into the desired state.
+// Package desired renders the declared documents of a snapshot and strictly
+// decodes them into the desired state.
 //
-// What can't be taken exactly as it's written is an error with file, line and
-// the nearest valid name: unknown fields, keys that stand twice, two documents
-// for one object, other kinds, other namespaces, values that the generated
-// schemas refuse. An empty or missing path is an error, never an empty state.
-// The package decides nothing about releases or hosts, and applies nothing;
-// besides the documents themselves it guards two walls: a source can't change
-// how it is read, and brakes can't be declared.
+// Unknown fields, duplicate keys and objects, other kinds and namespaces, and
+// values that the generated schemas reject are errors with file, line and the
+// nearest valid name. An empty or missing path is an error, never an empty state.
+// A source can't change how it is read (trust boundary T2), and pauses and other
+// run-time annotations can't be declared.
 package desired
 
 import (
@@ -30,7 +28,7 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// State is what one revision declares.
+// State is the desired state of one revision.
 type State struct {
 	Revision sources.Revision
 
@@ -39,26 +37,26 @@ type State struct {
 	NodeOSes        []*v1alpha1.NodeOS
 	TrustPolicies   []*v1alpha1.TrustPolicy
 
-	// Objects are all declared objects in the order of applying: TrustPolicy,
-	// GitSource, NodeOS, ClusterRelease, then by name.
+	// Objects are all declared objects in apply order: TrustPolicy, GitSource,
+	// NodeOS, ClusterRelease, then by name.
 	Objects []Object
 }
 
 // Object is one declared object.
 type Object struct {
 	Kind, Name string
-	// Hash is SpecHash of its spec, defaults filled in as the API server does.
+	// Hash is the SpecHash of its spec with the defaults of the API server.
 	Hash string
-	// File and Line say where it's declared; Line is 0 if it isn't known.
+	// File and Line of the declaration; Line is 0 if unknown.
 	File string
 	Line int
-	// Manifest is the object as declared, its namespace filled in: what to
-	// apply. It must not be changed.
+	// Manifest is the object to apply, as declared and with its namespace. It
+	// must not be changed.
 	Manifest *unstructured.Unstructured
 }
 
-// Hash returns the spec hash of a declared object. An object that acts on
-// another spec than this one isn't what Git said (NotFromSource).
+// Hash returns the spec hash of a declared object. A live object with another hash
+// differs from Git (NotFromSource).
 func (s *State) Hash(kind, name string) (string, bool) {
 	i := slices.IndexFunc(s.Objects, func(o Object) bool { return o.Kind == kind && o.Name == name })
 	if i < 0 {
@@ -67,43 +65,45 @@ func (s *State) Hash(kind, name string) (string, bool) {
 	return s.Objects[i].Hash, true
 }
 
-// SpecHash returns the digest, "sha256:<hex>", of a spec of config/v1alpha1
-// (such as v1alpha1.NodeOSSpec), which identifies it by content. Compare specs
-// whose defaults are filled in: those of the API server, and those of a State.
+// SpecHash returns the digest, "sha256:<hex>", of a spec of config/v1alpha1, such
+// as v1alpha1.NodeOSSpec. Compare only specs with defaults: those of the API
+// server and those of a State.
 func SpecHash(spec any) (string, error) {
 	data, err := json.Marshal(spec)
 	if err != nil {
-		return "", fmt.Errorf("hash a spec: %w", err)
+		return "", fmt.Errorf("hash spec: %w", err)
 	}
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// Reader is the GitSource whose repository is being read.
+// Reader is the GitSource whose repository is read.
 type Reader struct {
 	// Name of the object.
 	Name string
-	// Spec as it's live in the cluster.
+	// Spec of the live object.
 	Spec v1alpha1.GitSourceSpec
-	// Prefixes are the URLs below which the trust root allows further sources.
+	// Prefixes are the URL prefixes of further sources that the trust policy
+	// allows.
 	Prefixes []string
 }
 
-// Request is what to decode.
+// Request is the content to decode.
 type Request struct {
 	Revision sources.Revision
 	FS       fs.FS
 	// Path of a kustomization, a directory of plain documents, or one file.
 	Path string
-	// Reader guards wall 2; nil where there is no cluster (lockstep validate).
+	// Reader enables the checks of trust boundary T2; nil without a cluster
+	// (lockstep validate).
 	Reader *Reader
 }
 
-// Decoder holds the compiled schemas. It's safe for concurrent use.
+// Decoder contains the compiled schemas. It is safe for concurrent use.
 type Decoder struct{ schemas map[string]*kindSchema }
 
-// NewDecoder compiles the schemas of the declared kinds; an error means that
-// the program was built from a broken tree.
+// NewDecoder compiles the schemas of the declared kinds. An error means that an
+// embedded schema is invalid.
 func NewDecoder() (*Decoder, error) {
 	schemas, err := compile()
 	if err != nil {
@@ -112,19 +112,20 @@ func NewDecoder() (*Decoder, error) {
 	return &Decoder{schemas: schemas}, nil
 }
 
-// kinds that people declare, in the order of applying.
+// kinds returns the kinds that a source may declare, in apply order.
 func kinds() []string {
 	return []string{v1alpha1.KindTrustPolicy, v1alpha1.KindGitSource, v1alpha1.KindNodeOS, v1alpha1.KindClusterRelease}
 }
 
-// Decode renders and decodes. All that is wrong is in the one *Error.
+// Decode renders and decodes the documents. Its error is an *Error with all
+// problems.
 func (d *Decoder) Decode(ctx context.Context, req Request) (*State, error) {
 	docs, err := render(req.FS, req.Path)
 	if err != nil {
 		return nil, asError(req.Path, err)
 	}
 	if len(docs) == 0 {
-		return nil, fail(ReasonEmpty, req.Path, "declares nothing; an empty state is never taken for a wish to delete everything. "+
+		return nil, fail(ReasonEmpty, req.Path, "contains no documents; nothing is deleted. "+
 			"Add documents, or suspend the source")
 	}
 	found := &problems{}
@@ -137,7 +138,7 @@ func (d *Decoder) Decode(ctx context.Context, req Request) (*State, error) {
 		}
 		key := o.Kind + "/" + o.Name
 		if was, twice := first[key]; twice {
-			found.add(Problem{File: o.File, Line: o.Line, Object: key, Message: "is declared twice; first in " + place(was)})
+			found.add(Problem{File: o.File, Line: o.Line, Object: key, Message: "is declared twice, first in " + place(was)})
 			continue
 		}
 		first[key] = o.Object
@@ -157,7 +158,7 @@ func (d *Decoder) Decode(ctx context.Context, req Request) (*State, error) {
 	return state, nil
 }
 
-// asError makes sure that the caller sees an *Error.
+// asError converts err into an *Error.
 func asError(file string, err error) error {
 	if e, ok := err.(*Error); ok { //nolint:errorlint // render wraps nothing
 		return e
@@ -218,7 +219,7 @@ func typed[T any](o *decoded, spec func(*T) any) (*T, error) {
 	return out, err
 }
 
-// selfReference guards wall 2; it returns what to say, or "".
+// selfReference checks trust boundary T2; it returns the problem, or "".
 func selfReference(declared *v1alpha1.GitSource, hash string, reader *Reader) string {
 	if reader == nil {
 		return ""
@@ -226,14 +227,14 @@ func selfReference(declared *v1alpha1.GitSource, hash string, reader *Reader) st
 	if declared.Name == reader.Name {
 		live, err := SpecHash(reader.Spec)
 		if err != nil || live != hash {
-			return "this GitSource reads the repository that declares it and differs from the live one: a source can't change " +
+			return "differs from the live GitSource that reads this repository: a source can't change " +
 				"how it is read. Change it in the cluster (kubectl edit gitsource " + reader.Name + ") first, or remove the document"
 		}
 		return ""
 	}
 	for _, url := range []string{declared.Spec.URL, writeBackURL(declared)} {
 		if url != "" && !slices.ContainsFunc(reader.Prefixes, func(p string) bool { return below(url, p) }) {
-			return "a further source at " + url + " is not below a URL that the trust root lists in sources"
+			return "url " + url + " has none of the prefixes in sources of the trust policy"
 		}
 	}
 	return ""

@@ -96,17 +96,17 @@ func TestPlainDocumentsAreDecodedInOrder(t *testing.T) {
 	}
 	n := state.NodeOSes[0]
 	if n.Spec.Sequence != "upgrade" || n.Spec.Gates.Soak.Duration != 2*time.Minute || n.Namespace != v1alpha1.Namespace {
-		t.Errorf("defaults aren't filled in: %+v", n.Spec)
+		t.Errorf("defaults aren't set: %+v", n.Spec)
 	}
 	if _, has := state.Objects[1].Manifest.Object["spec"].(map[string]any)["sequence"]; has {
-		t.Error("a default is in the manifest to apply; it would own fields that nobody declared")
+		t.Error("the manifest to apply contains a default, an undeclared field")
 	}
 	if h, ok := state.Hash("NodeOS", "workers"); !ok || h != state.Objects[1].Hash {
 		t.Errorf("Hash = %q, %v", h, ok)
 	}
 }
 
-func TestHashFollowsContentNotSpelling(t *testing.T) {
+func TestHashDependsOnContentNotFormat(t *testing.T) {
 	hash := func(doc string) string {
 		t.Helper()
 		state, err := decoder(t).Decode(t.Context(), Request{FS: files("a.yaml", doc)})
@@ -117,9 +117,9 @@ func TestHashFollowsContentNotSpelling(t *testing.T) {
 	}
 	base := hash(nodeOS)
 	for what, doc := range map[string]string{
-		"a default written out":     nodeOS + "  sequence: upgrade\n",
-		"a duration in other words": nodeOS + "  bootDeadline: 600s\n",
-		"a label":                   strings.Replace(nodeOS, "  name: workers", "  name: workers\n  labels: {a: b}", 1),
+		"an explicit default":     nodeOS + "  sequence: upgrade\n",
+		"another duration format": nodeOS + "  bootDeadline: 600s\n",
+		"a label":                 strings.Replace(nodeOS, "  name: workers", "  name: workers\n  labels: {a: b}", 1),
 	} {
 		if got := hash(doc); got != base {
 			t.Errorf("%s changed the hash", what)
@@ -130,7 +130,7 @@ func TestHashFollowsContentNotSpelling(t *testing.T) {
 	}
 }
 
-func TestKustomizationIsRenderedFromTheSourceAlone(t *testing.T) {
+func TestKustomizationIsRenderedOnlyFromTheSource(t *testing.T) {
 	fsys := files(
 		"base/kustomization.yaml", "resources: [release.yaml]\n",
 		"base/release.yaml", release,
@@ -153,8 +153,8 @@ func TestKustomizationIsRenderedFromTheSourceAlone(t *testing.T) {
 	}
 }
 
-// refusal decodes and returns reason and text of the refusal.
-func refusal(t *testing.T, d *Decoder, req Request) (string, string) {
+// reject decodes and returns reason and text of the error.
+func reject(t *testing.T, d *Decoder, req Request) (string, string) {
 	t.Helper()
 	_, err := d.Decode(t.Context(), req)
 	if err == nil {
@@ -167,46 +167,46 @@ func refusal(t *testing.T, d *Decoder, req Request) (string, string) {
 	return e.Reason(), e.Error()
 }
 
-func TestRefusedDocuments(t *testing.T) {
+func TestInvalidDocumentsAreRejected(t *testing.T) {
 	d := decoder(t)
 	for name, tc := range map[string]struct{ doc, want string }{
 		"an unknown field":             {strings.Replace(release, "version:", "verson:", 1), "a.yaml:7: ClusterRelease/platform: unknown field spec.desired.verson; did you mean version?"},
 		"an unknown field in a list":   {nodeOS + "  windows:\n  - cron: 0 22 * * 6\n    duration: 6h\n    timezone: UTC\n", "a.yaml:13: NodeOS/workers: unknown field spec.windows[0].timezone; did you mean timeZone?"},
 		"a field beside spec":          {release + "specs: {}\n", "a.yaml:9: ClusterRelease/platform: unknown field specs; did you mean spec?"},
-		"a status":                     {release + "status: {}\n", "status is what the reconciler reports"},
-		"a key twice":                  {release + "    version: 1.4.3\n", `a.yaml:9: key "version" stands twice`},
-		"two documents for one object": {release + "---\n" + release, "a.yaml:11: ClusterRelease/platform: is declared twice; first in a.yaml:2"},
+		"a status":                     {release + "status: {}\n", "status is set by the reconciler"},
+		"a key twice":                  {release + "    version: 1.4.3\n", `a.yaml:9: duplicate key "version"`},
+		"two documents for one object": {release + "---\n" + release, "a.yaml:11: ClusterRelease/platform: is declared twice, first in a.yaml:2"},
 		"a mistyped kind":              {strings.Replace(release, "kind: ClusterRelease", "kind: ClusterRelase", 1), "did you mean ClusterRelease?"},
 		"another version":              {strings.Replace(release, "v1alpha1", "v1beta9", 1), "want lockstep.dev/v1alpha1"},
-		"a Host":                       {"apiVersion: lockstep.dev/v1alpha1\nkind: Host\nmetadata: {name: a}\nspec: {}\n", "never declared"},
-		"another kind":                 {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "Put it into a release's payload"},
+		"a Host":                       {"apiVersion: lockstep.dev/v1alpha1\nkind: Host\nmetadata: {name: a}\nspec: {}\n", "can't be declared in Git"},
+		"another kind":                 {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "add it to the payload of a release"},
 		"another namespace":            {strings.Replace(release, "  name: platform", "  name: platform\n  namespace: web", 1), "a.yaml:5: ClusterRelease/platform: namespace"},
 		"an owner":                     {strings.Replace(release, "  name: platform", "  name: platform\n  ownerReferences: []", 1), "metadata.ownerReferences can't be declared"},
-		"a brake":                      {strings.Replace(source, "  name: fleet", "  name: fleet\n  annotations: {lockstep.dev/accept-rewind: abc}", 1), "can't be declared"},
-		"a label that isn't a text":    {strings.Replace(release, "  name: platform", "  name: platform\n  labels: {a: 1}", 1), "quote it"},
-		"a value the schema refuses":   {strings.Replace(release, digest, ":1.4.2", 1), "a.yaml:8: ClusterRelease/platform: spec.desired.image"},
-		"a rule that doesn't hold":     {strings.Replace(nodeOS, "  all: true\n", "", 1), "exactly one of nodeSelector and all: true"},
+		"a run-time annotation":        {strings.Replace(source, "  name: fleet", "  name: fleet\n  annotations: {lockstep.dev/accept-rewind: abc}", 1), "can't be declared"},
+		"a label that isn't a string":  {strings.Replace(release, "  name: platform", "  name: platform\n  labels: {a: 1}", 1), "quote it"},
+		"a value that is invalid":      {strings.Replace(release, digest, ":1.4.2", 1), "a.yaml:8: ClusterRelease/platform: spec.desired.image"},
+		"a violated validation rule":   {strings.Replace(nodeOS, "  all: true\n", "", 1), "exactly one of nodeSelector and all: true"},
 		"a missing field":              {"apiVersion: lockstep.dev/v1alpha1\nkind: NodeOS\nmetadata: {name: a}\nspec: {all: true}\n", "spec.os: Required value"},
 		"no spec":                      {"apiVersion: lockstep.dev/v1alpha1\nkind: NodeOS\nmetadata: {name: a}\n", "has no spec"},
-		"a name that isn't one":        {strings.Replace(release, "name: platform", "name: Platform_1", 1), "isn't a name"},
+		"an invalid name":              {strings.Replace(release, "name: platform", "name: Platform_1", 1), "is invalid; use at most 253"},
 		"a merge key":                  {"a: &a {b: c}\nd: {<<: *a}\n", "merge keys"},
 		"an explicit tag":              {"a: !!binary aGk=\n", "explicit tag"},
-		"a word that may be a boolean": {"a: yes\n", "read differently"},
-		"an octal number":              {"a: 0755\n", "read differently"},
-		"a list as document":           {"- a\n", "the document is a list"},
-		"text that isn't YAML":         {"a: {\n", "a.yaml: line"},
+		"a word that may be a boolean": {"a: yes\n", "is ambiguous in YAML"},
+		"an octal number":              {"a: 0755\n", "is ambiguous in YAML"},
+		"a list as document":           {"- a\n", "document is a list"},
+		"invalid YAML":                 {"a: {\n", "a.yaml: line"},
 		"a policy by another name":     {"apiVersion: lockstep.dev/v1alpha1\nkind: TrustPolicy\nmetadata: {name: mine}\nspec: {envelope: x}\n", "the trust policy is named root"},
 	} {
-		reason, got := refusal(t, d, Request{FS: files("a.yaml", tc.doc)})
+		reason, got := reject(t, d, Request{FS: files("a.yaml", tc.doc)})
 		if reason != ReasonInvalid || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %s %q, want %q", name, reason, got, tc.want)
 		}
 	}
 }
 
-func TestAllProblemsAreTold(t *testing.T) {
+func TestAllProblemsAreReported(t *testing.T) {
 	doc := strings.Replace(release, "version:", "verson:", 1) + "---\n" + strings.Replace(nodeOS, "version:", "verson:", 1)
-	_, got := refusal(t, decoder(t), Request{FS: files("a.yaml", doc)})
+	_, got := reject(t, decoder(t), Request{FS: files("a.yaml", doc)})
 	if strings.Count(got, "unknown field") != 2 {
 		t.Errorf("%q, want both problems", got)
 	}
@@ -219,13 +219,13 @@ func TestEmptyAndMissingPathsAreErrors(t *testing.T) {
 		path, want string
 		says       string
 	}{
-		"a missing path":     {files("clusters/prod/a.yaml", release), "clusters/prd", ReasonPathNotFound, `did you mean "clusters/prod"`},
-		"an empty one":       {files("clusters/prod/README.md", "x"), "clusters/prod", ReasonEmpty, "declares nothing"},
-		"only comments":      {files("a.yaml", "# a\n---\n# b\n"), "", ReasonEmpty, ""},
-		"an empty base":      {files("kustomization.yaml", "resources: []\n"), "", ReasonEmpty, ""},
-		"a path that leaves": {files("a.yaml", release), "../x", ReasonInvalid, "inside"},
+		"a missing path": {files("clusters/prod/a.yaml", release), "clusters/prd", ReasonPathNotFound, `did you mean "clusters/prod"`},
+		"an empty one":   {files("clusters/prod/README.md", "x"), "clusters/prod", ReasonEmpty, "contains no documents"},
+		"only comments":  {files("a.yaml", "# a\n---\n# b\n"), "", ReasonEmpty, ""},
+		"an empty base":  {files("kustomization.yaml", "resources: []\n"), "", ReasonEmpty, ""},
+		"a path outside": {files("a.yaml", release), "../x", ReasonInvalid, "inside"},
 	} {
-		if reason, got := refusal(t, d, Request{FS: tc.fs, Path: tc.path}); reason != tc.want || !strings.Contains(got, tc.says) {
+		if reason, got := reject(t, d, Request{FS: tc.fs, Path: tc.path}); reason != tc.want || !strings.Contains(got, tc.says) {
 			t.Errorf("%s: %s %q, want %s", name, reason, got, tc.want)
 		}
 	}
@@ -234,30 +234,30 @@ func TestEmptyAndMissingPathsAreErrors(t *testing.T) {
 func TestKustomizeFetchesAndRunsNothing(t *testing.T) {
 	d := decoder(t)
 	for name, k := range map[string]string{
-		"a remote base":          "resources: ['https://example.invalid/x//base?ref=v1']\n",
-		"a remote base by ssh":   "resources: ['git@example.invalid:x/y']\n",
-		"a short remote base":    "resources: [github.com/x/y]\n",
-		"a remote component":     "components: ['https://example.invalid/x']\n",
-		"a remote patch":         "resources: [a.yaml]\npatches: [{path: 'https://example.invalid/p.yaml'}]\n",
-		"a patch by case":        "resources: [a.yaml]\npatches: [{Path: 'https://example.invalid/p.yaml'}]\n",
-		"a remote old patch":     "resources: [a.yaml]\npatchesStrategicMerge: ['https://example.invalid/p.yaml']\n",
-		"a generator":            "generators: [g.yaml]\n",
-		"a generator by case":    "Generators: [g.yaml]\n",
-		"a transformer":          "resources: [a.yaml]\ntransformers: [g.yaml]\n",
-		"a chart":                "helmCharts: [{name: x, repo: 'https://example.invalid'}]\n",
-		"a remote schema":        "resources: [a.yaml]\nopenapi: {path: 'https://example.invalid/x'}\n",
-		"a config map from afar": "configMapGenerator: [{name: a, files: ['https://example.invalid/x']}]\n",
-		"a way out":              "resources: [../../../etc/passwd]\n",
-		"an absolute way":        "resources: [/a.yaml]\n",
+		"a remote base":        "resources: ['https://example.invalid/x//base?ref=v1']\n",
+		"a remote base by ssh": "resources: ['git@example.invalid:x/y']\n",
+		"a short remote base":  "resources: [github.com/x/y]\n",
+		"a remote component":   "components: ['https://example.invalid/x']\n",
+		"a remote patch":       "resources: [a.yaml]\npatches: [{path: 'https://example.invalid/p.yaml'}]\n",
+		"a patch by case":      "resources: [a.yaml]\npatches: [{Path: 'https://example.invalid/p.yaml'}]\n",
+		"a remote old patch":   "resources: [a.yaml]\npatchesStrategicMerge: ['https://example.invalid/p.yaml']\n",
+		"a generator":          "generators: [g.yaml]\n",
+		"a generator by case":  "Generators: [g.yaml]\n",
+		"a transformer":        "resources: [a.yaml]\ntransformers: [g.yaml]\n",
+		"a chart":              "helmCharts: [{name: x, repo: 'https://example.invalid'}]\n",
+		"a remote schema":      "resources: [a.yaml]\nopenapi: {path: 'https://example.invalid/x'}\n",
+		"a remote config map":  "configMapGenerator: [{name: a, files: ['https://example.invalid/x']}]\n",
+		"a relative path out":  "resources: [../../../etc/passwd]\n",
+		"an absolute path":     "resources: [/a.yaml]\n",
 	} {
-		reason, got := refusal(t, d, Request{FS: files("c/kustomization.yaml", k, "c/a.yaml", release, "c/g.yaml", release), Path: "c"})
+		reason, got := reject(t, d, Request{FS: files("c/kustomization.yaml", k, "c/a.yaml", release, "c/g.yaml", release), Path: "c"})
 		if reason != ReasonInvalid || !strings.Contains(got, "c/kustomization.yaml:") || strings.Contains(got, "kustomize:") {
-			t.Errorf("%s: %s %q, want it refused before kustomize ran", name, reason, got)
+			t.Errorf("%s: %s %q, want it rejected before kustomize runs", name, reason, got)
 		}
 	}
 }
 
-func TestASourceCantChangeHowItIsRead(t *testing.T) {
+func TestT2ASourceCantChangeHowItIsRead(t *testing.T) {
 	d := decoder(t)
 	state, err := d.Decode(t.Context(), Request{FS: files("a.yaml", source)})
 	if err != nil {
@@ -266,16 +266,16 @@ func TestASourceCantChangeHowItIsRead(t *testing.T) {
 	reader := &Reader{Name: "fleet", Spec: state.GitSources[0].Spec, Prefixes: []string{"ssh://git@git.example.com/platform/"}}
 	other := strings.Replace(source, "name: fleet", "name: site", 1)
 	for name, tc := range map[string]struct{ doc, want string }{
-		"equal to the live one":             {source, ""},
-		"without verification":              {strings.Replace(source, "  verify: {mode: head}\n", "", 1), ReasonSelfReference},
-		"another path":                      {strings.Replace(source, "clusters/prod", "clusters/evil", 1), ReasonSelfReference},
-		"a further one that is allowed":     {other, ""},
-		"a further one elsewhere":           {strings.Replace(other, "git.example.com", "evil.example.com", 1), ReasonSelfReference},
-		"a further one by a longer name":    {strings.Replace(other, "/platform/", "/platform-evil/", 1), ReasonSelfReference},
-		"a further one that climbs":         {strings.Replace(other, "/platform/", "/platform/../evil/", 1), ReasonSelfReference},
-		"status into somebody's repository": {other + "  writeBack: {url: 'ssh://git@evil.example.com/x'}\n", ReasonSelfReference},
+		"equal to the live one":          {source, ""},
+		"without verification":           {strings.Replace(source, "  verify: {mode: head}\n", "", 1), ReasonSelfReference},
+		"another path":                   {strings.Replace(source, "clusters/prod", "clusters/evil", 1), ReasonSelfReference},
+		"a further one with the prefix":  {other, ""},
+		"a further one elsewhere":        {strings.Replace(other, "git.example.com", "evil.example.com", 1), ReasonSelfReference},
+		"a further one by a longer name": {strings.Replace(other, "/platform/", "/platform-evil/", 1), ReasonSelfReference},
+		"a further one with ..":          {strings.Replace(other, "/platform/", "/platform/../evil/", 1), ReasonSelfReference},
+		"status into another repository": {other + "  writeBack: {url: 'ssh://git@evil.example.com/x'}\n", ReasonSelfReference},
 	} {
-		if reason, got := refusal(t, d, Request{FS: files("a.yaml", tc.doc), Reader: reader}); reason != tc.want {
+		if reason, got := reject(t, d, Request{FS: files("a.yaml", tc.doc), Reader: reader}); reason != tc.want {
 			t.Errorf("%s: %s %q, want %q", name, reason, got, tc.want)
 		}
 	}
@@ -293,7 +293,7 @@ func TestLimitsOfYAML(t *testing.T) {
 		"bytes":   "a: " + strings.Repeat("x", maxFile) + "\n",
 		"number":  strings.Repeat("a: b\n---\n", maxDocuments+1),
 	} {
-		if reason, got := refusal(t, d, Request{FS: files("a.yaml", doc)}); reason != ReasonLimitExceeded {
+		if reason, got := reject(t, d, Request{FS: files("a.yaml", doc)}); reason != ReasonLimitExceeded {
 			t.Errorf("%s: %s %.200q, want LimitExceeded", name, reason, got)
 		}
 	}
@@ -314,7 +314,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal("an empty state was accepted")
 		}
 		if err != nil && strings.ContainsAny(e.Error(), "\x1b\x00\r") {
-			t.Fatalf("%q holds control characters", e.Error())
+			t.Fatalf("%q contains control characters", e.Error())
 		}
 	})
 }

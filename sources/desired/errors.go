@@ -10,27 +10,27 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// Reasons that an Error carries into a condition.
+// The condition reasons of an Error.
 const (
-	ReasonInvalid       = "InvalidDesiredState" // documents that can't be taken as they are
+	ReasonInvalid       = "InvalidDesiredState" // invalid documents
 	ReasonPathNotFound  = "PathNotFound"        // spec.path isn't in the source
-	ReasonEmpty         = "EmptyDesiredState"   // spec.path declares nothing: never taken for "delete all"
-	ReasonSelfReference = "SelfReference"       // a source would change how it is read, or add one that the root doesn't allow
+	ReasonEmpty         = "EmptyDesiredState"   // spec.path contains no documents
+	ReasonSelfReference = "SelfReference"       // a source changes itself, or adds one that the trust policy doesn't allow
 	ReasonLimitExceeded = "LimitExceeded"       // more documents, bytes or depth than allowed
 )
 
-// maxProblems is how many problems one error lists.
+// maxProblems is the maximum number of problems in one Error.
 const maxProblems = 20
 
-// Problem is one thing that is wrong, and where.
+// Problem is one problem with its position.
 type Problem struct {
-	// File inside the source; "" if it isn't known.
+	// File inside the source; "" if unknown.
 	File string
-	// Line in File, counted from 1; 0 if it isn't known.
+	// Line in File, counted from 1; 0 if unknown.
 	Line int
-	// Object as "ClusterRelease/platform"; "" if it isn't known.
+	// Object as "ClusterRelease/platform"; "" if unknown.
 	Object string
-	// Message says what was found, what is wanted, and how to mend it.
+	// Message states the problem and how to fix it.
 	Message string
 
 	reason string
@@ -53,14 +53,14 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Error is why a desired state was refused: all that is wrong, bounded.
+// Error lists the problems of a desired state, at most maxProblems.
 type Error struct {
 	Problems []Problem
-	// Cut is how many more problems there are.
+	// Cut is the number of omitted problems.
 	Cut int
 }
 
-// Error implements error; one problem a line.
+// Error implements error; it returns one line per problem.
 func (e *Error) Error() string {
 	lines := make([]string, 0, len(e.Problems)+1)
 	for _, p := range e.Problems {
@@ -72,8 +72,8 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Reason returns the reason for a condition: the first that isn't
-// InvalidDesiredState, so that an attempt at a wall is never hidden.
+// Reason returns the condition reason: the first that isn't InvalidDesiredState,
+// so that a violated trust boundary is always reported.
 func (e *Error) Reason() string {
 	for _, p := range e.Problems {
 		if p.reason != "" && p.reason != ReasonInvalid {
@@ -83,7 +83,7 @@ func (e *Error) Reason() string {
 	return ReasonInvalid
 }
 
-// problems collects; it's how every step reports.
+// problems collects the problems of all steps.
 type problems struct {
 	list []Problem
 	cut  int
@@ -108,8 +108,7 @@ func fail(reason, file, format string, args ...any) error {
 	return &Error{Problems: []Problem{{File: file, Message: fmt.Sprintf(format, args...), reason: reason}}}
 }
 
-// nearest returns the candidate that a person most likely meant by name, or
-// "" if none is near.
+// nearest returns the candidate most similar to name, or "" if none is similar.
 func nearest(name string, candidates []string) string {
 	best, limit := "", max(2, len(name)/3)+1
 	for _, c := range candidates {
@@ -120,7 +119,7 @@ func nearest(name string, candidates []string) string {
 	return best
 }
 
-// distance is Levenshtein's, over bytes: field names are ASCII.
+// distance returns the Levenshtein distance in bytes; field names are ASCII.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return 64

@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// pathFields of a kustomization name files or directories; each entry must be
-// in the source. kustomize would otherwise fetch what looks like a URL.
+// pathFields of a kustomization contain paths; each entry must be in the source,
+// because kustomize would fetch URLs.
 func pathFields() []string { return []string{"resources", "components", "bases"} }
 
-// patchFields hold patches: texts, or objects that may name a file.
+// patchFields contain patches: strings, or objects that may refer to a file.
 func patchFields() []string {
 	return []string{"patches", "patchesStrategicMerge", "patchesJson6902", "replacements"}
 }
 
-// plainFields name no file.
+// plainFields refer to no file.
 func plainFields() []string {
 	return []string{
 		"apiVersion", "kind", "metadata", "namespace", "namePrefix", "nameSuffix", "commonLabels", "labels",
@@ -28,23 +28,23 @@ func plainFields() []string {
 	}
 }
 
-// checkKustomization allows only what needs nothing but the source: no remote
-// bases, plugins, functions, charts, generators or schemas. Names are compared
-// exactly, since kustomize itself would take them in any case.
+// checkKustomization allows only fields that need no other content: no remote
+// bases, plugins, functions, charts, generators or schemas. Field names must match
+// exactly, although kustomize ignores their case.
 func checkKustomization(fsys fs.FS, dir string, seen map[string]bool) error {
 	if seen[dir] {
 		return nil
 	}
 	seen[dir] = true
 	if len(seen) > 256 {
-		return fail(ReasonLimitExceeded, dir, "is one base more than the limit of 256")
+		return fail(ReasonLimitExceeded, dir, "exceeds the limit of 256 bases")
 	}
 	file, err := kustomizationIn(fsys, dir)
 	if err != nil {
 		return err
 	}
 	if file == "" {
-		return fail(ReasonInvalid, dir, "is a directory without a kustomization; list its files, or add one")
+		return fail(ReasonInvalid, dir, "is a directory without a kustomization; add one, or list its files")
 	}
 	docs, err := readFile(fsys, file)
 	if err != nil {
@@ -59,7 +59,7 @@ func checkKustomization(fsys fs.FS, dir string, seen map[string]bool) error {
 		if !slices.Contains(allowed, key) {
 			return &Error{Problems: []Problem{{
 				File: file, Line: k.at(key),
-				Message: "kustomization field " + key + " is not supported here: it could fetch or run something, or makes other kinds than the declared ones" + didYouMean(nearest(key, allowed)),
+				Message: "kustomization field " + key + " isn't supported: it could fetch or run something, or create objects of other kinds" + didYouMean(nearest(key, allowed)),
 			}}}
 		}
 	}
@@ -102,14 +102,14 @@ func checkPatches(fsys fs.FS, k document, dir, key string) error {
 		name := ""
 		switch v := e.(type) {
 		case string:
-			if !strings.Contains(v, "\n") && !strings.Contains(v, ": ") { // else it's the patch itself
+			if !strings.Contains(v, "\n") && !strings.Contains(v, ": ") { // else an inline patch
 				name = v
 			}
 		case map[string]any:
 			name, _ = v["path"].(string)
 			for other := range v {
 				if strings.EqualFold(other, "path") && other != "path" {
-					return &Error{Problems: []Problem{{File: k.file, Line: k.at(key), Message: key + ": write path in lower case"}}}
+					return &Error{Problems: []Problem{{File: k.file, Line: k.at(key), Message: key + ": path must be lower case"}}}
 				}
 			}
 		}
@@ -123,7 +123,7 @@ func checkPatches(fsys fs.FS, k document, dir, key string) error {
 	return nil
 }
 
-// inside returns the path of an entry, if the source has it.
+// inside returns the path of an entry, which must be in the source.
 func inside(fsys fs.FS, k document, dir, key, name string) (string, error) {
 	full := path.Join(dir, name)
 	if !strings.Contains(name, "://") && !path.IsAbs(name) && fs.ValidPath(full) {
@@ -133,7 +133,7 @@ func inside(fsys fs.FS, k document, dir, key, name string) (string, error) {
 	}
 	return "", &Error{Problems: []Problem{{
 		File: k.file, Line: k.at(key),
-		Message: key + " names " + name + ", which isn't in the source; nothing is fetched from elsewhere",
+		Message: key + " refers to " + name + ", which isn't in the source; remote content isn't fetched",
 	}}}
 }
 

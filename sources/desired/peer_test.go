@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
-// live returns a client of our kinds at a real API server.
+// live returns a client of the declared kinds at a real API server.
 func live(t *testing.T) func(kind string) dynamic.ResourceInterface {
 	t.Helper()
 	cluster := controlplane.SharedWithKinds(t)
@@ -49,9 +49,9 @@ func live(t *testing.T) func(kind string) dynamic.ResourceInterface {
 	}
 }
 
-// TestTheAPIServerKeepsWhatWasDeclared: otherwise every object would forever
-// look as if somebody had changed it (NotFromSource).
-func TestTheAPIServerKeepsWhatWasDeclared(t *testing.T) {
+// TestTheAPIServerKeepsTheDeclaredSpec checks that objects don't appear changed
+// (NotFromSource) because of defaults.
+func TestTheAPIServerKeepsTheDeclaredSpec(t *testing.T) {
 	resource := live(t)
 	rich := nodeOS + `  strategy: {maxUnavailable: 10%, canary: [{hosts: 1, soak: 90s}]}
   windows: [{cron: "0 22 * * 6", duration: 6h}]
@@ -98,7 +98,7 @@ func TestTheAPIServerKeepsWhatWasDeclared(t *testing.T) {
 	for _, o := range state.Objects {
 		got, err := resource(o.Kind).Apply(t.Context(), o.Name, o.Manifest, metav1.ApplyOptions{FieldManager: "peer", Force: true})
 		if err != nil {
-			t.Errorf("%s/%s: the API server refuses what we accept: %v", o.Kind, o.Name, err)
+			t.Errorf("%s/%s: accepted here, but rejected by the API server: %v", o.Kind, o.Name, err)
 			continue
 		}
 		if h := hash(got); h != o.Hash {
@@ -107,8 +107,8 @@ func TestTheAPIServerKeepsWhatWasDeclared(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerRefusesWhatWeRefuse holds the schemas of the two together.
-func TestTheAPIServerRefusesWhatWeRefuse(t *testing.T) {
+// TestTheAPIServerRejectsTheSameDocuments compares the schema validation of both.
+func TestTheAPIServerRejectsTheSameDocuments(t *testing.T) {
 	resource := live(t)
 	d := decoder(t)
 	for name, doc := range map[string]string{
@@ -116,14 +116,14 @@ func TestTheAPIServerRefusesWhatWeRefuse(t *testing.T) {
 		"an unknown field":         strings.Replace(release, "version:", "verson:", 1),
 		"neither selector nor all": strings.Replace(nodeOS, "  all: true\n", "", 1),
 		"two refs":                 strings.Replace(source, "{branch: main}", "{branch: main, tag: v1}", 1),
-		"a path that leaves":       strings.Replace(source, "clusters/prod", "../x", 1),
+		"a path outside":           strings.Replace(source, "clusters/prod", "../x", 1),
 		"a password in a URL":      strings.Replace(source, "ssh://git@", "https://u:p@", 1),
 		"a deadline too short":     nodeOS + "  commitDeadline: 1m\n",
-		"an enum that isn't":       nodeOS + "  onFailure: Shrug\n",
+		"an invalid enum value":    nodeOS + "  onFailure: Shrug\n",
 		"a policy by another name": "apiVersion: lockstep.dev/v1alpha1\nkind: TrustPolicy\nmetadata: {name: mine}\nspec: {envelope: x}\n",
 	} {
 		if _, err := d.Decode(t.Context(), Request{FS: files("a.yaml", doc)}); err == nil {
-			t.Errorf("%s: we accept it", name)
+			t.Errorf("%s: accepted here", name)
 		}
 		var u unstructured.Unstructured
 		if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil {
@@ -137,7 +137,7 @@ func TestTheAPIServerRefusesWhatWeRefuse(t *testing.T) {
 		_, err = resource(u.GetKind()).Patch(t.Context(), u.GetName(), types.ApplyPatchType, data,
 			metav1.PatchOptions{FieldManager: "peer", FieldValidation: metav1.FieldValidationStrict, DryRun: []string{metav1.DryRunAll}})
 		if err == nil {
-			t.Errorf("%s: the API server accepts it", name)
+			t.Errorf("%s: accepted by the API server", name)
 		}
 	}
 }

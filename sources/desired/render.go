@@ -22,13 +22,13 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// kustomizationFiles are the names that kustomize looks for.
+// kustomizationFiles returns the file names of a kustomization.
 func kustomizationFiles() []string {
 	return []string{"kustomization.yaml", "kustomization.yml", "Kustomization"}
 }
 
-// render returns the documents that dir declares: the output of its
-// kustomization, or all YAML and JSON files below it.
+// render returns the documents of dir: the output of its kustomization, or all
+// YAML and JSON files below it.
 func render(fsys fs.FS, dir string) ([]document, error) {
 	if dir == "" {
 		dir = "."
@@ -38,7 +38,7 @@ func render(fsys fs.FS, dir string) ([]document, error) {
 	}
 	info, err := fs.Stat(fsys, dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fail(ReasonPathNotFound, dir, "isn't in the source; the accepted state stays. Restore it, or change spec.path%s", suggest(fsys, dir))
+		return nil, fail(ReasonPathNotFound, dir, "isn't in the source; the accepted revision is still reconciled. Restore it, or change spec.path%s", suggest(fsys, dir))
 	}
 	if err != nil {
 		return nil, fail(ReasonInvalid, dir, "%v", err)
@@ -56,7 +56,7 @@ func render(fsys fs.FS, dir string) ([]document, error) {
 	return plain(fsys, dir)
 }
 
-// suggest names the sibling that a mistyped path most likely meant.
+// suggest returns a hint to the sibling nearest to a mistyped path.
 func suggest(fsys fs.FS, dir string) string {
 	entries, err := fs.ReadDir(fsys, path.Dir(dir))
 	if err != nil {
@@ -79,7 +79,7 @@ func kustomizationIn(fsys fs.FS, dir string) (string, error) {
 		full := path.Join(dir, name)
 		if _, err := fs.Stat(fsys, full); err == nil {
 			if found != "" {
-				return "", fail(ReasonInvalid, full, "stands beside %s; keep one kustomization", found)
+				return "", fail(ReasonInvalid, full, "is next to %s; keep one kustomization", found)
 			}
 			found = full
 		}
@@ -91,8 +91,8 @@ func isDocument(name string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name))
 }
 
-// plain reads all documents below dir, in the order of their paths. Hidden
-// files and directories are left out.
+// plain reads all documents below dir, in the order of their paths, except in
+// hidden files and directories.
 func plain(fsys fs.FS, dir string) ([]document, error) {
 	var out []document
 	err := fs.WalkDir(fsys, dir, func(name string, d fs.DirEntry, err error) error {
@@ -113,7 +113,7 @@ func plain(fsys fs.FS, dir string) ([]document, error) {
 		docs, err := readFile(fsys, name)
 		out = append(out, docs...)
 		if err == nil && len(out) > maxDocuments {
-			return fail(ReasonLimitExceeded, name, "brings the documents to more than %d", maxDocuments)
+			return fail(ReasonLimitExceeded, name, "exceeds the limit of %d documents", maxDocuments)
 		}
 		return err
 	})
@@ -126,16 +126,16 @@ func readFile(fsys fs.FS, name string) ([]document, error) {
 		return nil, fail(ReasonInvalid, name, "%v", err)
 	}
 	if sources.IsLFSPointer(data) {
-		return nil, fail(ReasonInvalid, name, "is a Git LFS pointer, not its content; commit the file itself")
+		return nil, fail(ReasonInvalid, name, "is a Git LFS pointer; commit the file itself")
 	}
 	return parseFile(name, data)
 }
 
-// kustomizeLock: kustomize keeps schemas in variables of its own packages.
+// kustomizeLock serializes kustomize, which stores schemas in global variables.
 var kustomizeLock sync.Mutex
 
-// kustomize renders dir in memory, from nothing but the source. Fields by which
-// kustomize would fetch or run something are refused before.
+// kustomize renders dir in memory. Fields with which kustomize would fetch or run
+// something are rejected before.
 func kustomize(fsys fs.FS, dir string) (out []document, err error) {
 	if err := checkKustomization(fsys, dir, map[string]bool{}); err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func kustomize(fsys fs.FS, dir string) (out []document, err error) {
 	}
 	kustomizeLock.Lock()
 	defer kustomizeLock.Unlock()
-	defer func() { // it panics on some inputs
+	defer func() { // kustomize panics on some inputs
 		if p := recover(); p != nil {
 			out, err = nil, fail(ReasonInvalid, dir, "kustomize failed: %s", sanitize.Line(fmt.Sprint(p)))
 		}
@@ -171,8 +171,7 @@ func kustomize(fsys fs.FS, dir string) (out []document, err error) {
 	return out, nil
 }
 
-// inMemory copies the source for kustomize and asks it to say where each
-// object came from.
+// inMemory copies the source for kustomize and enables the origin annotations.
 func inMemory(fsys fs.FS, dir string) (filesys.FileSystem, error) {
 	mem := filesys.MakeFsInMemory()
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -205,8 +204,8 @@ func withOrigin(kustomization []byte) ([]byte, error) {
 	return yaml.Marshal(k)
 }
 
-// fromResource turns a rendered object into a document, and finds the file and
-// node that people would edit.
+// fromResource converts a rendered object into a document and finds its source
+// file and node.
 func fromResource(fsys fs.FS, dir string, r *resource.Resource) (document, error) {
 	file := dir
 	if o, err := r.GetOrigin(); err == nil && o != nil && o.Path != "" && o.Repo == "" {
@@ -224,10 +223,10 @@ func fromResource(fsys fs.FS, dir string, r *resource.Resource) (document, error
 		return document{}, err
 	}
 	if len(docs) != 1 {
-		return document{}, fail(ReasonInvalid, file, "a rendered object is %d documents", len(docs))
+		return document{}, fail(ReasonInvalid, file, "a rendered object has %d documents", len(docs))
 	}
 	doc := docs[0]
-	doc.node = nil // its lines are those of the rendering
+	doc.node = nil // it has the lines of the rendered object
 	if written, err := readFile(fsys, file); err == nil {
 		for _, w := range written {
 			if w.value["kind"] == doc.value["kind"] && (len(written) == 1 || nameOf(w.value) == nameOf(doc.value)) {

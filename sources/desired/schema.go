@@ -23,15 +23,14 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
-// kindSchema is a kind's generated schema, compiled: the same rules that the
-// API server applies.
+// kindSchema is the compiled schema of a kind, with the rules of the API server.
 type kindSchema struct {
 	structural *structuralschema.Structural
 	validator  validation.SchemaCreateValidator
 	cel        *schemacel.Validator
 }
 
-// compile reads the definitions that the program carries.
+// compile compiles the schemas of the embedded CRDs.
 func compile() (map[string]*kindSchema, error) {
 	definitions, err := crd.CRDs()
 	if err != nil {
@@ -43,11 +42,11 @@ func compile() (map[string]*kindSchema, error) {
 			return v.Name == v1alpha1.GroupVersion().Version
 		})
 		if i < 0 || def.Spec.Versions[i].Schema == nil {
-			return nil, fmt.Errorf("definition %s has no schema for %s", def.Name, v1alpha1.GroupVersion())
+			return nil, fmt.Errorf("CRD %s has no schema for %s", def.Name, v1alpha1.GroupVersion())
 		}
 		s, err := compileSchema(def.Spec.Versions[i].Schema.OpenAPIV3Schema)
 		if err != nil {
-			return nil, fmt.Errorf("definition %s: %w", def.Name, err)
+			return nil, fmt.Errorf("CRD %s: %w", def.Name, err)
 		}
 		out[def.Spec.Names.Kind] = s
 	}
@@ -73,24 +72,24 @@ func compileSchema(props *apiextensionsv1.JSONSchemaProps) (*kindSchema, error) 
 	}, nil
 }
 
-// complete fills in the defaults that the API server would.
+// complete sets the defaults of the API server.
 func (s *kindSchema) complete(object map[string]any) {
 	defaulting.PruneNonNullableNullsWithoutDefaults(object, s.structural)
 	defaulting.Default(object, s.structural)
 }
 
-// validate returns what the API server would refuse.
+// validate returns the validation errors of the API server.
 func (s *kindSchema) validate(ctx context.Context, object map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, object, s.validator)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, object)...)
 	if len(errs) > 0 {
-		return errs // rules may read fields that aren't of their type
+		return errs // rules may access fields of another type
 	}
 	celErrs, _ := s.cel.Validate(ctx, nil, s.structural, object, nil, celconfig.RuntimeCELCostBudget)
 	return celErrs
 }
 
-// unknown reports every field below value that the schema doesn't have.
+// unknown reports every field that the schema doesn't define.
 func (s *kindSchema) unknown(object map[string]any, report func(fieldPath, meant string)) {
 	spec, ok := s.structural.Properties["spec"]
 	if !ok {

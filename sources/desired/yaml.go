@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// Limits of what is read; declared state is small.
+// The limits of declared documents.
 const (
 	maxFile      = 1 << 20 // bytes of one file
 	maxDocuments = 1000    // in all
@@ -26,14 +26,14 @@ const (
 	maxDepth     = 64      // of one document
 )
 
-// document is one YAML document and where it came from.
+// document is one YAML document with its file.
 type document struct {
 	file  string
-	node  *yaml.Node // its content; of the file as people wrote it
+	node  *yaml.Node // the content, as in the file
 	value map[string]any
 }
 
-// parseFile reads the documents of one file; empty ones are left out.
+// parseFile returns the documents of one file, without empty ones.
 func parseFile(file string, data []byte) ([]document, error) {
 	if len(data) > maxFile {
 		return nil, fail(ReasonLimitExceeded, file, "has %d bytes; the limit is %d", len(data), maxFile)
@@ -63,7 +63,7 @@ func parseFile(file string, data []byte) ([]document, error) {
 		}
 		m, ok := value.(map[string]any)
 		if !ok {
-			return nil, c.errorf(root, "the document is a %s; want an object with apiVersion, kind, metadata and spec", kindName(root))
+			return nil, c.errorf(root, "document is a %s; want an object with apiVersion, kind, metadata and spec", kindName(root))
 		}
 		out = append(out, document{file: file, node: root, value: m})
 	}
@@ -84,9 +84,8 @@ func kindName(n *yaml.Node) string {
 	}
 }
 
-// converter turns nodes into JSON values. What YAML 1.1 and 1.2, or two
-// libraries, read differently is refused, so that every reader of the document
-// sees what we see.
+// converter converts nodes into JSON values. It rejects values that YAML 1.1 and
+// 1.2, or two libraries, interpret differently.
 type converter struct {
 	file  string
 	nodes int
@@ -98,13 +97,13 @@ func (c *converter) errorf(n *yaml.Node, format string, args ...any) error {
 
 func (c *converter) convert(n *yaml.Node, depth int) (any, error) {
 	if c.nodes++; c.nodes > maxNodes {
-		return nil, fail(ReasonLimitExceeded, c.file, "a document has more than %d values, its aliases expanded", maxNodes)
+		return nil, fail(ReasonLimitExceeded, c.file, "a document has more than %d values after expanding aliases", maxNodes)
 	}
 	if depth > maxDepth {
-		return nil, fail(ReasonLimitExceeded, c.file, "line %d is more than %d levels deep", n.Line, maxDepth)
+		return nil, fail(ReasonLimitExceeded, c.file, "line %d is nested deeper than %d levels", n.Line, maxDepth)
 	}
 	if n.Style&yaml.TaggedStyle != 0 {
-		return nil, c.errorf(n, "has the explicit tag %q; tags are not used in Kubernetes documents", n.Tag)
+		return nil, c.errorf(n, "explicit tag %q; tags aren't supported", n.Tag)
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
@@ -132,12 +131,12 @@ func (c *converter) object(n *yaml.Node, depth int) (any, error) {
 		k, v := n.Content[i], n.Content[i+1]
 		switch {
 		case k.Value == "<<" && k.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) == 0:
-			return nil, c.errorf(k, "merge keys (<<) are not supported; write the fields out")
+			return nil, c.errorf(k, "merge keys (<<) aren't supported; repeat the fields")
 		case k.Kind != yaml.ScalarNode || k.ShortTag() != "!!str" || ambiguous(k):
 			return nil, c.errorf(k, "key %q isn't a plain string; quote it", k.Value)
 		}
 		if _, ok := out[k.Value]; ok {
-			return nil, c.errorf(k, "key %q stands twice in the same object; remove one", k.Value)
+			return nil, c.errorf(k, "duplicate key %q; remove one", k.Value)
 		}
 		value, err := c.convert(v, depth+1)
 		if err != nil {
@@ -148,10 +147,10 @@ func (c *converter) object(n *yaml.Node, depth int) (any, error) {
 	return out, nil
 }
 
-// truths are what YAML 1.1 takes for booleans and YAML 1.2 for strings.
+// truths are booleans in YAML 1.1 and strings in YAML 1.2.
 var truths = regexp.MustCompile(`^(y|Y|yes|Yes|YES|n|N|no|No|NO|on|On|ON|off|Off|OFF)$`)
 
-// octal is a number with a leading zero: 8 or 10 as base, by version.
+// octal matches a number with a leading zero, whose base depends on the version.
 var octal = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
 
 func ambiguous(n *yaml.Node) bool {
@@ -161,7 +160,7 @@ func ambiguous(n *yaml.Node) bool {
 
 func (c *converter) scalar(n *yaml.Node) (any, error) {
 	if ambiguous(n) {
-		return nil, c.errorf(n, "%q is read differently by different YAML libraries; quote it, or write true or false", n.Value)
+		return nil, c.errorf(n, "%q is ambiguous in YAML; quote it, or use true or false", n.Value)
 	}
 	switch n.ShortTag() {
 	case "!!null":
@@ -171,7 +170,7 @@ func (c *converter) scalar(n *yaml.Node) (any, error) {
 	case "!!int":
 		var i int64
 		if err := n.Decode(&i); err != nil {
-			return nil, c.errorf(n, "number %q doesn't fit into 64 bits", n.Value)
+			return nil, c.errorf(n, "number %q exceeds 64 bits", n.Value)
 		}
 		return i, nil
 	case "!!float":
@@ -185,8 +184,8 @@ func (c *converter) scalar(n *yaml.Node) (any, error) {
 	}
 }
 
-// at follows a field path ("spec.canary[0].hosts", "labels[a.b]") as far as it
-// goes and returns the line of the last node that exists.
+// at returns the line of the deepest existing node on a field path, such as
+// "spec.canary[0].hosts" or "labels[a.b]".
 func (d document) at(fieldPath string) int {
 	n := d.node
 	if n == nil {

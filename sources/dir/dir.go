@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dir reads declared content from a local directory: a door for
-// development and demonstrations, opened by a flag of the process. It has
-// neither commits nor signatures, so its revisions are named by the digest of
-// their canonical tree and its snapshots have no signer.
+// Package dir reads declared content from a local directory, an insecure option
+// for development and demonstrations. A directory has neither commits nor
+// signatures: the digest of its canonical tree names a revision, and snapshots
+// have no signer.
 package dir
 
 import (
@@ -24,13 +24,13 @@ import (
 // Ref is Revision.Ref of all revisions of a directory.
 const Ref = "dir"
 
-// Reasons that an Error carries into a condition.
+// The condition reasons of an Error.
 const (
 	ReasonFetchFailed = "FetchFailed"
 	ReasonNotFound    = "RevisionNotFound"
 )
 
-// Error says why a directory can't be read.
+// Error describes why a directory can't be read.
 type Error struct {
 	reason  string
 	message string
@@ -48,22 +48,22 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.err }
 
-// Reason returns the reason for a condition.
+// Reason returns the condition reason.
 func (e *Error) Reason() string { return e.reason }
 
 // Config declares a Source.
 type Config struct {
-	// Path of the directory. It may be a symlink that is swapped, and it may
-	// vanish and come back.
+	// Path of the directory. It may be a symlink, and it may be replaced or
+	// deleted and recreated.
 	Path string
 	// Limits bound the files.
 	Limits sources.Limits
-	// Debounce is how long nothing must have changed before Watch tells;
-	// default 200 ms.
+	// Debounce is how long Watch waits after the last change before it
+	// notifies; default 200 ms.
 	Debounce time.Duration
 }
 
-// Source is a directory. It's safe for concurrent use.
+// Source is a directory. It is safe for concurrent use.
 type Source struct {
 	cfg Config
 
@@ -73,7 +73,7 @@ type Source struct {
 
 var _ sources.Source = (*Source)(nil)
 
-// New returns the Source of a directory, which needn't exist yet.
+// New returns the Source of a directory, which need not exist yet.
 func New(cfg Config) (*Source, error) {
 	if cfg.Path == "" {
 		return nil, &Error{reason: ReasonFetchFailed, message: "a directory source needs a path"}
@@ -84,16 +84,16 @@ func New(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg}, nil
 }
 
-// Fetch implements sources.Source. A directory has no history, so nothing is
-// compared with what was accepted.
+// Fetch implements sources.Source. It ignores the request, because a directory has
+// no history.
 func (s *Source) Fetch(ctx context.Context, _ sources.Request) (*sources.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.read(ctx)
 }
 
-// At implements sources.Source: a directory only has what it holds now, and
-// what was read last in this process.
+// At implements sources.Source for the current content and the last one that this
+// process read.
 func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +105,7 @@ func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapsho
 		return nil, err
 	}
 	if !snap.Revision.Same(rev) {
-		return nil, &Error{reason: ReasonNotFound, message: fmt.Sprintf("revision %s is gone; the directory is at %s", sanitize.Line(rev.String()), snap.Revision)}
+		return nil, &Error{reason: ReasonNotFound, message: fmt.Sprintf("revision %s isn't available; the directory is at %s", sanitize.Line(rev.String()), snap.Revision)}
 	}
 	return snap, nil
 }
@@ -122,18 +122,18 @@ func (s *Source) read(ctx context.Context) (*sources.Snapshot, error) {
 	return s.last, nil
 }
 
-// Read returns the files below path, without Git's own directory. Nothing
-// outside is read, whatever symlinks say.
+// Read returns the files below path, without .git. Symlinks out of path are
+// errors.
 func Read(ctx context.Context, path string, limits sources.Limits) (*sources.Tree, error) {
 	return ReadWithout(ctx, path, limits, func(string, bool) bool { return false })
 }
 
-// ReadWithout is Read without the files and directories for which skip is true;
-// names are slash-separated and relative to path.
+// ReadWithout is Read without the files and directories for which skip returns
+// true; their names are slash-separated and relative to path.
 func ReadWithout(ctx context.Context, path string, limits sources.Limits, skip func(name string, isDir bool) bool) (_ *sources.Tree, err error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
-		return nil, &Error{ReasonFetchFailed, "the directory can't be opened", err}
+		return nil, &Error{ReasonFetchFailed, "open the directory", err}
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	b := sources.NewTreeBuilder(limits)
@@ -150,7 +150,7 @@ func ReadWithout(ctx context.Context, path string, limits sources.Limits, skip f
 				return fs.SkipDir
 			}
 			return nil
-		case d.IsDir() || d.Name() == ".git": // a file .git is a worktree's pointer
+		case d.IsDir() || d.Name() == ".git": // .git is a file in a worktree
 			return nil
 		}
 		return add(b, root, name, d)
@@ -160,7 +160,7 @@ func ReadWithout(ctx context.Context, path string, limits sources.Limits, skip f
 		if errors.As(err, &known) {
 			return nil, err
 		}
-		return nil, &Error{ReasonFetchFailed, "the directory can't be read", err}
+		return nil, &Error{ReasonFetchFailed, "read the directory", err}
 	}
 	return b.Build()
 }
@@ -187,7 +187,7 @@ func add(b *sources.TreeBuilder, root *os.Root, name string, d fs.DirEntry) (err
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return sources.NewTreeError(name, "stopped being a regular file")
+		return sources.NewTreeError(name, "is no longer a regular file")
 	}
 	room := b.Room()
 	data, err := io.ReadAll(io.LimitReader(f, room+1))

@@ -63,7 +63,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func TestGitsOwnDirectoryIsLeftOut(t *testing.T) {
+func TestTheGitDirectoryIsExcluded(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir, map[string]string{".git/config": "x", "a": "1"}, nil)
 	tree, err := Read(t.Context(), dir, sources.Limits{})
@@ -72,7 +72,7 @@ func TestGitsOwnDirectoryIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestSpecialFilesAndLimitsAreRefused(t *testing.T) {
+func TestSpecialFilesAndExceededLimitsAreRejected(t *testing.T) {
 	dir := t.TempDir()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(dir, "s"))
 	if err != nil {
@@ -87,14 +87,14 @@ func TestSpecialFilesAndLimitsAreRefused(t *testing.T) {
 	other := t.TempDir()
 	put(t, other, map[string]string{"a": "12345"}, nil)
 	if _, err = Read(t.Context(), other, sources.Limits{Bytes: 4}); !errors.As(err, &r) || r.Reason() != "LimitExceeded" {
-		t.Errorf("five bytes of four: %v, want LimitExceeded", err)
+		t.Errorf("five bytes with a limit of four: %v, want LimitExceeded", err)
 	}
 	if _, err = Read(t.Context(), filepath.Join(other, "none"), sources.Limits{}); !errors.As(err, &r) || r.Reason() != ReasonFetchFailed {
 		t.Errorf("a missing directory: %v, want FetchFailed", err)
 	}
 }
 
-func TestWatchSeesEditsReplacementsAndNewDirectories(t *testing.T) {
+func TestWatchDetectsEditsReplacementsAndNewDirectories(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "desired")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -115,7 +115,8 @@ func TestWatchSeesEditsReplacementsAndNewDirectories(t *testing.T) {
 			t.Errorf("Watch: %v", err)
 		}
 	}()
-	// until waits until Fetch gives the content; it looks only when told to.
+	// until waits until Fetch returns the content; it fetches only after a
+	// notification.
 	until := func(what, name, want string) {
 		t.Helper()
 		deadline := time.NewTimer(20 * time.Second)
@@ -124,7 +125,7 @@ func TestWatchSeesEditsReplacementsAndNewDirectories(t *testing.T) {
 			select {
 			case <-changed:
 			case <-deadline.C:
-				t.Fatalf("%s wasn't seen", what)
+				t.Fatalf("%s wasn't detected", what)
 			}
 			snap, err := s.Fetch(t.Context(), sources.Request{})
 			if err != nil {
@@ -150,11 +151,11 @@ func TestWatchSeesEditsReplacementsAndNewDirectories(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The watch may not stand yet: write until it tells.
+	// The watch may not be active yet: write until it notifies.
 	tick := time.NewTicker(5 * time.Millisecond)
 	for i := 0; len(changed) == 0; i++ {
 		write(filepath.Join(dir, "start"), time.Duration(i).String())
-		for range 8 { // quiet for longer than the debounce
+		for range 8 { // longer than the debounce time
 			<-tick.C
 		}
 	}

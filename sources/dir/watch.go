@@ -14,19 +14,17 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// maxWatched bounds the directories that are watched; each costs the kernel
-// memory.
+// maxWatched bounds the watched directories, which use kernel memory.
 const maxWatched = 4096
 
-// rescan is how often a directory that isn't there is looked for, and how
-// often directories that came or went unnoticed are found.
+// rescan is the interval of the checks for directories that were created or
+// deleted without an event.
 const rescan = 5 * time.Second
 
-// Watch calls changed after the directory changed and then kept still for
-// Config.Debounce, until ctx ends. Directories are watched, never files, so
-// editors and tools that replace files, or the directory itself, by renaming
-// are seen. changed is called on Watch's goroutine; calls that hint at nothing
-// new do happen. The error is nil after a stop.
+// Watch calls changed once the directory has changed and then stayed unchanged
+// for Config.Debounce, until ctx ends. It watches directories, not files, to
+// detect files and directories that are replaced by renaming. It calls changed on
+// its own goroutine, sometimes without a change. It returns nil when ctx ends.
 func (s *Source) Watch(ctx context.Context, changed func()) (err error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -51,7 +49,7 @@ func (s *Source) Watch(ctx context.Context, changed func()) (err error) {
 				continue
 			}
 			quiet.Reset(s.cfg.Debounce)
-		case _, ok := <-w.Errors: // events were lost: look
+		case _, ok := <-w.Errors: // events were lost
 			if !ok {
 				return nil
 			}
@@ -67,8 +65,8 @@ func (s *Source) Watch(ctx context.Context, changed func()) (err error) {
 	}
 }
 
-// watchAll watches every directory below the source, and its parent, so that
-// the directory itself may be replaced. It reports whether there was a new one.
+// watchAll watches every directory below the source and the source's parent. It
+// reports whether it found a new directory.
 func (s *Source) watchAll(w *fsnotify.Watcher) bool {
 	before := map[string]bool{}
 	for _, p := range w.WatchList() {
@@ -87,7 +85,7 @@ func (s *Source) watchAll(w *fsnotify.Watcher) bool {
 	}
 	_ = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return fs.SkipDir // it's gone or closed to us; Fetch says so
+			return fs.SkipDir // deleted or unreadable; Fetch reports it
 		}
 		if !d.IsDir() {
 			return nil

@@ -21,16 +21,16 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// maxPublish bounds the files of a status commit together.
+// maxPublish limits the files of a status commit together, in bytes.
 const maxPublish = 8 << 20
 
-// builtTree is a flat tree and all its objects.
+// builtTree is a flat tree with all its objects.
 type builtTree struct {
 	root    plumbing.Hash
 	objects []plumbing.EncodedObject
 }
 
-// built is a commit that was made.
+// built is an encoded commit.
 type built struct {
 	hash   plumbing.Hash
 	tree   plumbing.Hash
@@ -41,7 +41,7 @@ func object(kind plumbing.ObjectType, data []byte) plumbing.EncodedObject {
 	o := &plumbing.MemoryObject{}
 	o.SetType(kind)
 	o.SetSize(int64(len(data)))
-	_, _ = o.Write(data) // into memory; it can't fail
+	_, _ = o.Write(data) // writes to memory and can't fail
 	return o
 }
 
@@ -70,18 +70,18 @@ func buildTree(content map[string][]byte) (builtTree, error) {
 
 var trailerKey = regexp.MustCompile(`^Lockstep-[A-Z][A-Za-z]*(-[A-Z][A-Za-z]*)*$`)
 
-// message returns subject and trailers as Git wants them. Nothing of it can
-// hold a line break, so exactly these trailers are read back.
+// message returns the commit message. Sanitized values contain no line breaks, so
+// they can't forge trailers.
 func message(c sources.StatusCommit) (string, error) {
 	var b strings.Builder
 	s := sanitize.Line(c.Subject)
 	if s == "" {
-		return "", refuse(ReasonInvalid, "a status commit needs a subject")
+		return "", refuse(ReasonInvalid, "a status commit requires a subject")
 	}
 	b.WriteString(s + "\n")
 	for i, t := range c.Trailers {
 		if !trailerKey.MatchString(t.Key) {
-			return "", refuse(ReasonInvalid, fmt.Sprintf("trailer key %q; want Lockstep-…", sanitize.Line(t.Key)))
+			return "", refuse(ReasonInvalid, fmt.Sprintf("trailer key %q must start with Lockstep-", sanitize.Line(t.Key)))
 		}
 		if i == 0 {
 			b.WriteString("\n")
@@ -91,7 +91,7 @@ func message(c sources.StatusCommit) (string, error) {
 	return b.String(), nil
 }
 
-// build makes the commit object, signed where there is a key.
+// build encodes the commit and signs it if there is a key.
 func (p *Publisher) build(ctx context.Context, c sources.StatusCommit, tree builtTree, parent plumbing.Hash) (built, error) {
 	text, err := message(c)
 	if err != nil {
@@ -107,7 +107,7 @@ func (p *Publisher) build(ctx context.Context, c sources.StatusCommit, tree buil
 	if p.cfg.SigningKey != nil {
 		key, err := p.cfg.SigningKey(ctx)
 		if err != nil {
-			return built{}, classify("signing key", err)
+			return built{}, classify("load signing key", err)
 		}
 		armor, err := signSSH(key, strings.NewReader(head+"\n"+text))
 		if err != nil {
@@ -119,7 +119,7 @@ func (p *Publisher) build(ctx context.Context, c sources.StatusCommit, tree buil
 	return built{hash: o.Hash(), tree: tree.root, object: o}, nil
 }
 
-// signSSH signs as git commit -S does with gpg.format=ssh.
+// signSSH signs like git commit -S with gpg.format=ssh.
 func signSSH(key []byte, message io.Reader) ([]byte, error) {
 	signer, err := parseIdentity(key, "")
 	if err != nil {
@@ -132,7 +132,8 @@ func signSSH(key []byte, message io.Reader) ([]byte, error) {
 	return sshsig.Armor(sig), nil
 }
 
-// identPart drops what may not stand in a name or address of a commit.
+// identPart removes characters that names and addresses of a commit must not
+// contain.
 func identPart(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if strings.ContainsRune("<>\n\x00", r) {

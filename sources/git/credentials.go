@@ -21,12 +21,12 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Credentials open a repository. Empty fields aren't used. They are asked for
-// anew at each connection, so that a rotated Secret takes effect by itself.
+// Credentials give access to a repository. Empty fields aren't used. They are read
+// for each connection, so that a rotated Secret takes effect automatically.
 type Credentials struct {
 	Username, Password string // HTTP basic authentication
 	BearerToken        string // instead of Username and Password
-	CA                 []byte // PEM, besides the system's roots
+	CA                 []byte // PEM, in addition to the system's roots
 	ClientCert         []byte // PEM, with ClientKey
 	ClientKey          []byte
 	Identity           []byte // SSH private key, PEM
@@ -35,9 +35,9 @@ type Credentials struct {
 	Proxy              string // URL of an HTTP or SOCKS5 proxy; for HTTP remotes
 }
 
-// CredentialsFromSecret reads the keys of a Secret: identity (with password
-// as its passphrase) and known_hosts, or username and password, or
-// bearerToken; ca.crt, tls.crt, tls.key and proxy besides.
+// CredentialsFromSecret reads the keys of a Secret: identity (with password as its
+// passphrase) and known_hosts, or username and password, or bearerToken; and
+// optionally ca.crt, tls.crt, tls.key and proxy.
 func CredentialsFromSecret(data map[string][]byte) Credentials {
 	text := func(key string) string { return strings.TrimSpace(string(data[key])) }
 	c := Credentials{
@@ -51,14 +51,14 @@ func CredentialsFromSecret(data map[string][]byte) Credentials {
 	return c
 }
 
-// checkURL parses a repository's URL and refuses what may not be used.
+// checkURL parses and checks the URL of a repository.
 func checkURL(raw string, insecure bool) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme == "" {
 		return nil, refuse(ReasonInvalid, "url can't be parsed; want https://host/path or ssh://user@host/path (not user@host:path)")
 	}
 	if _, has := u.User.Password(); has {
-		return nil, refuse(ReasonInvalid, "url holds a password; put it into the Secret that secretRef names")
+		return nil, refuse(ReasonInvalid, "url contains a password; put it into the Secret in secretRef")
 	}
 	switch u.Scheme {
 	case "https", "ssh":
@@ -68,7 +68,7 @@ func checkURL(raw string, insecure bool) (*url.URL, error) {
 	case "http", "file":
 		if !insecure {
 			return nil, refuse(ReasonInsecureTransport, fmt.Sprintf(
-				"url has scheme %s, which is only allowed when the process was started for development", u.Scheme))
+				"url has scheme %s, which requires the insecure option for sources; use https or ssh", u.Scheme))
 		}
 	default:
 		return nil, refuse(ReasonInvalid, fmt.Sprintf("url has scheme %.16q; want https or ssh", u.Scheme))
@@ -76,7 +76,7 @@ func checkURL(raw string, insecure bool) (*url.URL, error) {
 	return u, nil
 }
 
-// httpAuth returns the method for HTTP, or nil.
+// httpAuth returns the authentication for HTTP, or nil.
 func (c Credentials) httpAuth() transport.AuthMethod {
 	switch {
 	case c.BearerToken != "":
@@ -87,8 +87,7 @@ func (c Credentials) httpAuth() transport.AuthMethod {
 	return nil
 }
 
-// httpClient returns a client of its own for one session, so that nothing is
-// shared between sources.
+// httpClient returns a client for one session. Sources share no client.
 func (c Credentials) httpClient(limit int64) (*http.Client, error) {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(c.CA) > 0 {
@@ -97,15 +96,15 @@ func (c Credentials) httpClient(limit int64) (*http.Client, error) {
 			roots = x509.NewCertPool()
 		}
 		if !roots.AppendCertsFromPEM(c.CA) {
-			return nil, refuse(ReasonInvalid, "ca.crt holds no PEM certificate")
+			return nil, refuse(ReasonInvalid, "ca.crt contains no PEM certificate")
 		}
 		conf.RootCAs = roots
 	}
 	if len(c.ClientCert) > 0 || len(c.ClientKey) > 0 {
 		pair, err := tls.X509KeyPair(c.ClientCert, c.ClientKey)
 		if err != nil {
-			// The error may quote the key's bytes; it isn't passed on.
-			return nil, refuse(ReasonInvalid, "tls.crt and tls.key aren't a PEM certificate and its key")
+			// The error may quote the key, so it isn't wrapped.
+			return nil, refuse(ReasonInvalid, "tls.crt and tls.key must be a PEM certificate and its key")
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}
@@ -113,7 +112,7 @@ func (c Credentials) httpClient(limit int64) (*http.Client, error) {
 	if c.Proxy != "" {
 		u, err := url.Parse(c.Proxy)
 		if err != nil {
-			return nil, refuse(ReasonInvalid, "proxy isn't a URL")
+			return nil, refuse(ReasonInvalid, "proxy must be a URL")
 		}
 		proxy = http.ProxyURL(u)
 	}
@@ -123,12 +122,12 @@ func (c Credentials) httpClient(limit int64) (*http.Client, error) {
 	}}}, nil
 }
 
-// sshConfig returns the client's side of an SSH connection to host:port. The
-// server must be one of KnownHosts; nothing is ever trusted on first use.
+// sshConfig returns the client configuration for an SSH connection to host:port.
+// The host key must be in KnownHosts; no key is trusted on first use.
 func (c Credentials) sshConfig(user, hostPort string, timeout time.Duration) (*ssh.ClientConfig, error) {
 	if len(c.Identity) == 0 || len(c.KnownHosts) == 0 {
-		return nil, refuse(ReasonInvalid, "ssh needs the keys identity and known_hosts in the Secret that secretRef names; "+
-			"make known_hosts with ssh-keyscan and compare it with what the forge publishes")
+		return nil, refuse(ReasonInvalid, "ssh requires the keys identity and known_hosts in the Secret in secretRef; "+
+			"create known_hosts with ssh-keyscan and compare it with the keys that the server's operator publishes")
 	}
 	signer, err := parseIdentity(c.Identity, c.IdentityPassphrase)
 	if err != nil {
@@ -160,13 +159,13 @@ func parseIdentity(pem []byte, passphrase string) (ssh.Signer, error) {
 		return signer, nil
 	}
 	if _, ok := errors.AsType[*ssh.PassphraseMissingError](err); ok {
-		return nil, refuse(ReasonInvalid, "the SSH key is encrypted; give its passphrase as password")
+		return nil, refuse(ReasonInvalid, "the SSH key is encrypted; set its passphrase as password")
 	}
-	// The cause may quote the key; it isn't passed on.
-	return nil, refuse(ReasonInvalid, "identity isn't an SSH private key in PEM (or its passphrase is wrong)")
+	// The cause may quote the key, so it isn't wrapped.
+	return nil, refuse(ReasonInvalid, "identity isn't an SSH private key in PEM, or its passphrase is wrong")
 }
 
-// knownHosts reads the content of a known_hosts file; the library wants a file.
+// knownHosts parses a known_hosts file; the library requires a file on disk.
 func knownHosts(content []byte) (db *knownhosts.HostKeyDB, err error) {
 	f, err := os.CreateTemp("", "lockstep-known-hosts-*")
 	if err != nil {
@@ -181,13 +180,12 @@ func knownHosts(content []byte) (db *knownhosts.HostKeyDB, err error) {
 	}
 	db, err = knownhosts.NewDB(f.Name())
 	if err != nil {
-		return nil, refuse(ReasonInvalid, "known_hosts can't be read as a known_hosts file")
+		return nil, refuse(ReasonInvalid, "known_hosts isn't a valid known_hosts file")
 	}
 	return db, nil
 }
 
-// hostKeyCallback adds to a refusal what a person needs to decide: the key
-// that was offered.
+// hostKeyCallback adds the offered host key to a mismatch.
 func hostKeyCallback(next ssh.HostKeyCallback) ssh.HostKeyCallback {
 	return func(hostname string, remote net.Addr, key ssh.PublicKey) error {
 		err := next(hostname, remote, key)
@@ -198,7 +196,7 @@ func hostKeyCallback(next ssh.HostKeyCallback) ssh.HostKeyCallback {
 		if knownhosts.IsHostKeyChanged(err) {
 			what = "differs from the one in known_hosts"
 		}
-		return refuse(ReasonHostKey, fmt.Sprintf("the host key that %s offers (%s %s) %s; if the forge really changed it, update known_hosts",
+		return refuse(ReasonHostKey, fmt.Sprintf("the host key of %s (%s %s) %s; if it was changed, update known_hosts",
 			hostname, key.Type(), ssh.FingerprintSHA256(key), what))
 	}
 }

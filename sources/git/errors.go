@@ -16,32 +16,32 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// Reasons that an Error carries into a condition.
+// The condition reasons of an Error.
 const (
-	ReasonInvalid           = "InvalidSpec"             // the declaration can't work as written
+	ReasonInvalid           = "InvalidSpec"             // the spec is invalid
 	ReasonFetchFailed       = "FetchFailed"             // network, server or disk; retried
-	ReasonAuthFailed        = "AuthenticationFailed"    // the credentials were refused; retried
-	ReasonHostKey           = "HostKeyMismatch"         // the SSH server isn't one of known_hosts
-	ReasonRefNotFound       = "RefNotFound"             // the reference isn't there (any more); the accepted revision stays
+	ReasonAuthFailed        = "AuthenticationFailed"    // the server rejected the credentials; retried
+	ReasonHostKey           = "HostKeyMismatch"         // the host key isn't in known_hosts
+	ReasonRefNotFound       = "RefNotFound"             // the reference doesn't exist
 	ReasonRewound           = "Rewound"                 // the reference no longer contains the accepted commit
-	ReasonTagMoved          = "TagMoved"                // the accepted tag names another commit
+	ReasonTagMoved          = "TagMoved"                // the accepted tag points to another commit
 	ReasonObjectFormat      = "UnsupportedObjectFormat" // a SHA-256 repository
 	ReasonUnsigned          = "Unsigned"                // no signature
-	ReasonWrongAuthority    = "WrongAuthority"          // signed, but by none of the authorities
-	ReasonInvalidSignature  = "InvalidSignature"        // signed by nobody's key over these bytes, or malformed
-	ReasonInvalidTree       = "InvalidTree"             // a tree or commit that strict fsck refuses
+	ReasonWrongAuthority    = "WrongAuthority"          // signed, but by no authority
+	ReasonInvalidSignature  = "InvalidSignature"        // malformed, or not over this commit
+	ReasonInvalidTree       = "InvalidTree"             // a tree or commit that strict fsck rejects
 	ReasonLimitExceeded     = "LimitExceeded"           // more bytes, files or objects than allowed
-	ReasonLFSPointer        = "LFSPointer"              // content lives in Git LFS
-	ReasonEquivocation      = "Equivocation"            // one commit name, two contents
-	ReasonStatusPushDenied  = "StatusPushDenied"        // policy refuses the push
+	ReasonLFSPointer        = "LFSPointer"              // content is stored in Git LFS
+	ReasonEquivocation      = "Equivocation"            // two contents for one commit
+	ReasonStatusPushDenied  = "StatusPushDenied"        // the server rejects the push
 	ReasonStatusPushFailed  = "StatusPushFailed"        // network, server or lost races; retried
-	ReasonStatusRefNotOurs  = "StatusRefInvalid"        // the status branch would be somebody else's
-	ReasonNotFound          = "RevisionNotFound"        // a revision that isn't in the mirror nor on the server
-	ReasonInsecureTransport = "InsecureTransport"       // http or file without the process flag
+	ReasonStatusRefNotOurs  = "StatusRefInvalid"        // the cluster name is invalid for a branch
+	ReasonNotFound          = "RevisionNotFound"        // neither in the mirror nor on the server
+	ReasonInsecureTransport = "InsecureTransport"       // http or file without the insecure option
 )
 
-// Error is what this package returns: what failed, and the reason for a
-// condition. Its text holds no secrets; what servers said is cleaned.
+// Error is the error type of this package, with a condition reason. Its text
+// contains no secrets, and messages of servers are sanitized.
 type Error struct {
 	reason    string
 	message   string
@@ -60,14 +60,14 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, if any.
 func (e *Error) Unwrap() error { return e.err }
 
-// Reason returns the reason for a condition.
+// Reason returns the condition reason.
 func (e *Error) Reason() string { return e.reason }
 
-// Attempted returns the revision that was refused; zero if none was reached.
+// Attempted returns the rejected revision; zero if none was resolved.
 func (e *Error) Attempted() sources.Revision { return e.attempted }
 
-// Retriable reports whether the same call may succeed later without anybody
-// changing the declaration or the repository.
+// Retriable reports whether the same call may succeed later without a change of
+// the spec or the repository.
 func (e *Error) Retriable() bool {
 	return e.reason == ReasonFetchFailed || e.reason == ReasonAuthFailed || e.reason == ReasonStatusPushFailed
 }
@@ -96,15 +96,15 @@ func classify(what string, err error) *Error {
 	switch {
 	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed),
 		strings.Contains(text, "unable to authenticate"):
-		return wrap(ReasonAuthFailed, what+": the server refused the credentials; check the Secret that secretRef names", err)
+		return wrap(ReasonAuthFailed, what+": the server rejected the credentials; check the Secret in secretRef", err)
 	case strings.Contains(text, "no common algorithm for host key"):
-		return wrap(ReasonHostKey, what+": the server offers no key of the kind that known_hosts holds for it; if the forge really changed it, update known_hosts", err)
+		return wrap(ReasonHostKey, what+": the server has no host key of a type in known_hosts; if its key was changed, update known_hosts", err)
 	case errors.Is(err, transport.ErrRepositoryNotFound):
-		return wrap(ReasonFetchFailed, what+": no such repository, or no right to see it; check url and credentials", err)
+		return wrap(ReasonFetchFailed, what+": repository not found or access denied; check url and credentials", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return wrap(ReasonFetchFailed, what+": not done within the timeout; it's tried again", err)
+		return wrap(ReasonFetchFailed, what+": timed out; retried automatically", err)
 	case isNetwork(err):
-		return wrap(ReasonFetchFailed, what+": the server can't be reached; it's tried again", err)
+		return wrap(ReasonFetchFailed, what+": the server is unreachable; retried automatically", err)
 	}
 	return wrap(ReasonFetchFailed, what, err)
 }

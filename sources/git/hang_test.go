@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// silent accepts connections and says nothing.
+// silent accepts connections and never responds.
 func silent(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -41,7 +41,7 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func TestAServerThatSaysNothingCostsTheTimeoutAndNoMore(t *testing.T) {
+func TestAnUnresponsiveServerCostsAtMostTheTimeout(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	addr := silent(t)
 	cr := Credentials{Identity: s.keygen("id")}

@@ -25,14 +25,14 @@ import (
 
 var epoch = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 
-// clock is a clock that only tests move.
+// clock is a clock that tests advance.
 type clock struct{ offset atomic.Int64 }
 
 func (c *clock) now() time.Time          { return epoch.Add(time.Duration(c.offset.Load())) }
 func (c *clock) advance(d time.Duration) { c.offset.Add(int64(d)) }
 
-// server is a real Git server with one repository, and a work tree that pushes
-// to it by the real git.
+// server is a Git server with one repository, and a work tree that pushes to it
+// with git.
 type server struct {
 	t        *testing.T
 	git      *gittestserver.GitServer
@@ -57,7 +57,7 @@ func newServer(t *testing.T, initArgs ...string) *server {
 	return s
 }
 
-// run runs the real git, reading no configuration of this machine.
+// run runs git without any configuration of the machine.
 func (s *server) run(dir string, args ...string) string {
 	s.t.Helper()
 	out, err := s.try(dir, args...)
@@ -78,7 +78,7 @@ func (s *server) try(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// commit writes files, commits and pushes them, and returns the commit's name.
+// commit writes, commits and pushes files and returns the commit's hash.
 func (s *server) commit(files map[string]string, args ...string) string {
 	s.t.Helper()
 	for name, data := range files {
@@ -132,7 +132,7 @@ func (s *server) ssh() (string, Credentials) {
 	}
 }
 
-// scan is ssh-keyscan.
+// scan returns the host key, like ssh-keyscan.
 func scan(t *testing.T, addr string) string {
 	t.Helper()
 	var line string
@@ -149,8 +149,8 @@ func scan(t *testing.T, addr string) string {
 	return line
 }
 
-// keygen makes an ed25519 key and returns its private half; the public one is
-// at s.pub(name).
+// keygen creates an ed25519 key and returns the private key; s.pub(name) returns
+// the public one.
 func (s *server) keygen(name string) []byte {
 	s.t.Helper()
 	file := filepath.Join(s.home, name)
@@ -172,7 +172,7 @@ func (s *server) read(file string) []byte {
 	return data
 }
 
-// sshSign makes the work tree sign its commits with the SSH key name.
+// sshSign configures the work tree to sign commits with the SSH key name.
 func (s *server) sshSign(name string) {
 	s.keygen(name)
 	s.run(s.work, "config", "gpg.format", "ssh")
@@ -209,7 +209,7 @@ func reason(err error) string {
 	return ""
 }
 
-// wantReason fails unless err has the reason and its text all of the parts.
+// wantReason fails unless err has the reason and contains all parts.
 func wantReason(t *testing.T, err error, want string, parts ...string) {
 	t.Helper()
 	if reason(err) != want {
@@ -217,7 +217,7 @@ func wantReason(t *testing.T, err error, want string, parts ...string) {
 	}
 	for _, p := range parts {
 		if !strings.Contains(err.Error(), p) {
-			t.Errorf("error %q doesn't name %q", err, p)
+			t.Errorf("error %q doesn't contain %q", err, p)
 		}
 	}
 }

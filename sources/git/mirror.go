@@ -30,32 +30,32 @@ import (
 )
 
 const (
-	// seenRef is the newest commit whose whole history is in the mirror. It is
-	// all that we tell a server to have.
+	// seenRef is the newest commit whose complete history is in the mirror; only
+	// its history is sent as haves.
 	seenRef = plumbing.ReferenceName("refs/lockstep/seen")
-	// maxObjects bounds what one pack may claim to hold.
+	// maxObjects limits the objects of one pack.
 	maxObjects = 1_000_000
-	// maxPacks is how many packs may gather before the mirror is made anew:
-	// each fetch adds one.
+	// maxPacks is the number of packs above which the mirror is recreated; each
+	// fetch adds one.
 	maxPacks = 64
-	// maxHaves is how many commits we tell the server to have.
+	// maxHaves limits the haves that are sent to the server.
 	maxHaves = 64
-	// maxWalk bounds a walk over the history.
+	// maxWalk limits a walk over the history.
 	maxWalk = 1_000_000
 )
 
-// errCorrupt says that the mirror lacks or spoils what it should hold.
+// errCorrupt reports missing or damaged objects in the mirror.
 var errCorrupt = errors.New("the mirror is damaged")
 
-// mirror is a bare repository on disk that holds the history of one declared
-// ref. It isn't for concurrent use.
+// mirror is a bare repository on disk with the history of one declared ref. It
+// isn't safe for concurrent use.
 type mirror struct {
 	dir   string
 	store *filesystem.Storage
 }
 
-// openMirror opens or makes the repository at dir. What an interrupted fetch
-// left behind is removed.
+// openMirror opens or creates the repository at dir and removes the files of an
+// interrupted fetch.
 func openMirror(dir string) (*mirror, error) {
 	if err := os.MkdirAll(filepath.Join(dir, "objects", "pack"), 0o700); err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func openMirror(dir string) (*mirror, error) {
 // has reports whether the object is in the mirror.
 func (m *mirror) has(h plumbing.Hash) bool { return m.store.HasEncodedObject(h) == nil }
 
-// seen returns the newest commit with its whole history; zero if none.
+// seen returns the newest commit with its complete history; zero if none.
 func (m *mirror) seen() plumbing.Hash {
 	ref, err := m.store.Reference(seenRef)
 	if err != nil {
@@ -105,15 +105,15 @@ func (m *mirror) usage() (size int64, packs int, err error) {
 	return size, packs, err
 }
 
-// read returns the content of an object of kind, at most limit bytes, after
-// checking that it really has that name.
+// read returns the content of an object of kind, at most limit bytes, and checks
+// its hash.
 func (m *mirror) read(kind plumbing.ObjectType, h plumbing.Hash, limit int64) (_ []byte, err error) {
 	size, err := m.store.EncodedObjectSize(h)
 	if err != nil {
 		return nil, fmt.Errorf("%w: object %s: %w", errCorrupt, h, err)
 	}
 	if size > limit {
-		return nil, sources.NewLimitError(h.String(), "object has %d bytes; %d are left of the limit", size, limit)
+		return nil, sources.NewLimitError(h.String(), "object has %d bytes; %d are left within the limit", size, limit)
 	}
 	o, err := m.store.EncodedObject(kind, h)
 	if err != nil {
@@ -126,10 +126,10 @@ func (m *mirror) read(kind plumbing.ObjectType, h plumbing.Hash, limit int64) (_
 	defer func() { err = errors.Join(err, r.Close()) }()
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err != nil || int64(len(data)) != size {
-		return nil, fmt.Errorf("%w: %s %s has %d bytes, its header says %d: %w", errCorrupt, kind, h, len(data), size, err)
+		return nil, fmt.Errorf("%w: %s %s has %d bytes, but its header declares %d: %w", errCorrupt, kind, h, len(data), size, err)
 	}
 	if plumbing.ComputeHash(kind, data) != h {
-		return nil, fmt.Errorf("%w: %s %s has another content than its name says", errCorrupt, kind, h)
+		return nil, fmt.Errorf("%w: the content of %s %s doesn't match its hash", errCorrupt, kind, h)
 	}
 	return data, nil
 }
@@ -171,14 +171,14 @@ func (m *mirror) peel(h plumbing.Hash) (plumbing.Hash, error) {
 				return plumbing.ZeroHash, sources.NewTreeError(name, "tag: %v", err)
 			}
 		default:
-			return plumbing.ZeroHash, sources.NewTreeError(h.String(), "the ref names a %s; want a commit or a tag of one", o.Type())
+			return plumbing.ZeroHash, sources.NewTreeError(h.String(), "the ref points to a %s; want a commit or a tag of one", o.Type())
 		}
 	}
-	return plumbing.ZeroHash, sources.NewTreeError(h.String(), "tags point to tags more than three deep")
+	return plumbing.ZeroHash, sources.NewTreeError(h.String(), "more than three nested tags")
 }
 
-// contains reports whether the history of head contains ancestor. A missing
-// parent is an error, never the end of the history.
+// contains reports whether the history of head contains ancestor. A missing parent
+// is an error.
 func (m *mirror) contains(head, ancestor plumbing.Hash) (bool, error) {
 	found := false
 	err := m.walk(head, maxWalk, func(h plumbing.Hash) bool {
@@ -188,8 +188,8 @@ func (m *mirror) contains(head, ancestor plumbing.Hash) (bool, error) {
 	return found, err
 }
 
-// walk visits the history of head breadth first until visit says no or, as
-// an error, more than limit commits were seen.
+// walk visits the history of head breadth first until visit returns false. More
+// than limit commits are an error.
 func (m *mirror) walk(head plumbing.Hash, limit int, visit func(plumbing.Hash) bool) error {
 	queued := map[plumbing.Hash]bool{head: true}
 	queue := []plumbing.Hash{head}
@@ -216,14 +216,14 @@ func (m *mirror) walk(head plumbing.Hash, limit int, visit func(plumbing.Hash) b
 	return nil
 }
 
-// fetch brings want and its history from an open session and notes it as seen.
+// fetch fetches want and its history in an open session and records it as seen.
 func (m *mirror) fetch(ctx context.Context, s transport.UploadPackSession, adv *packp.AdvRefs, want plumbing.Hash, maxSize int64) (err error) {
 	used, _, err := m.usage()
 	if err != nil {
 		return err
 	}
 	if used >= maxSize {
-		return refuse(ReasonLimitExceeded, fmt.Sprintf("the mirror holds %d bytes; the limit is %d (spec.maxSize)", used, maxSize))
+		return refuse(ReasonLimitExceeded, fmt.Sprintf("the mirror has %d bytes; the limit is %d (spec.maxSize)", used, maxSize))
 	}
 	req := packp.NewUploadPackRequestFromCapabilities(adv.Capabilities)
 	req.Wants = []plumbing.Hash{want}
@@ -233,7 +233,7 @@ func (m *mirror) fetch(ctx context.Context, s transport.UploadPackSession, adv *
 		}
 	}
 	if seen := m.seen(); !seen.IsZero() {
-		_ = m.walk(seen, maxWalk, func(h plumbing.Hash) bool { // an error only means that we claim less
+		_ = m.walk(seen, maxWalk, func(h plumbing.Hash) bool { // after an error fewer haves are sent
 			req.Haves = append(req.Haves, h)
 			return len(req.Haves) < maxHaves
 		})
@@ -243,7 +243,7 @@ func (m *mirror) fetch(ctx context.Context, s transport.UploadPackSession, adv *
 		return err
 	}
 	defer func() { err = errors.Join(err, res.Close()) }()
-	var pack io.Reader = newLimitReader(res, maxSize-used, "the server's pack")
+	var pack io.Reader = newLimitReader(res, maxSize-used, "the pack")
 	switch {
 	case req.Capabilities.Supports(capability.Sideband64k):
 		pack = sideband.NewDemuxer(sideband.Sideband64k, pack)
@@ -260,8 +260,8 @@ func (m *mirror) fetch(ctx context.Context, s transport.UploadPackSession, adv *
 	return m.store.SetReference(plumbing.NewHashReference(seenRef, head))
 }
 
-// install spools a pack to disk, indexes it and only then makes it part of the
-// mirror: an interrupted transfer leaves nothing that is read later.
+// install writes a pack to disk, indexes it and then adds it to the mirror, so
+// that an interrupted transfer has no effect.
 func (m *mirror) install(pack io.Reader) (err error) {
 	dir := filepath.Join(m.dir, "objects", "pack")
 	f, err := os.CreateTemp(dir, "tmp_pack_*")
@@ -279,7 +279,7 @@ func (m *mirror) install(pack io.Reader) (err error) {
 	}
 	sum, index, err := indexPack(f)
 	if err != nil {
-		return fmt.Errorf("the server's pack can't be read: %w", err)
+		return fmt.Errorf("read the pack: %w", err)
 	}
 	base := filepath.Join(dir, "pack-"+sum.String())
 	var idx bytes.Buffer
@@ -292,7 +292,7 @@ func (m *mirror) install(pack io.Reader) (err error) {
 	if err := os.Rename(f.Name(), base+".pack"); err != nil {
 		return err
 	}
-	// The index comes last: a pack without one isn't there.
+	// The index is renamed last: a pack without one is ignored.
 	tmp := filepath.Join(dir, "tmp_idx_"+sum.String())
 	if err := os.WriteFile(tmp, idx.Bytes(), 0o400); err != nil {
 		return err
@@ -304,14 +304,14 @@ func (m *mirror) install(pack io.Reader) (err error) {
 	return nil
 }
 
-// indexPack reads the whole pack in f, checking every object and the sum.
+// indexPack reads the pack in f and checks all objects and the checksum.
 func indexPack(f *os.File) (plumbing.Hash, *idxfile.MemoryIndex, error) {
 	var head [12]byte
 	if _, err := f.ReadAt(head[:], 0); err != nil {
 		return plumbing.ZeroHash, nil, fmt.Errorf("header: %w", err)
 	}
 	if n := binary.BigEndian.Uint32(head[8:]); n > maxObjects {
-		return plumbing.ZeroHash, nil, refuse(ReasonLimitExceeded, fmt.Sprintf("the pack claims %d objects; the limit is %d", n, maxObjects))
+		return plumbing.ZeroHash, nil, refuse(ReasonLimitExceeded, fmt.Sprintf("the pack declares %d objects; the limit is %d", n, maxObjects))
 	}
 	if err := scanPack(f); err != nil {
 		return plumbing.ZeroHash, nil, err
@@ -332,17 +332,17 @@ func indexPack(f *os.File) (plumbing.Hash, *idxfile.MemoryIndex, error) {
 	return sum, index, err
 }
 
-// tree reads the whole tree of a commit into a sources.Tree, strictly.
+// tree reads the tree of a commit strictly.
 func (m *mirror) tree(root plumbing.Hash, limits sources.Limits, isPointer func(name string, data []byte) error) (*sources.Tree, error) {
 	b := sources.NewTreeBuilder(limits)
 	limits = limits.WithDefaults()
 	var read func(dir string, h plumbing.Hash, depth int) error
 	trees := 0
 	read = func(dir string, h plumbing.Hash, depth int) error {
-		// Git has no empty directories, so trees can't outnumber files by
-		// more than the depth; a bomb of shared subtrees ends here.
+		// Without empty directories, trees can't outnumber files by more than
+		// the depth. This limits shared subtrees.
 		if trees++; depth > limits.Depth || trees > limits.Files {
-			return sources.NewLimitError(dir, "is one directory more than the limits of %d deep and %d in all", limits.Depth, limits.Files)
+			return sources.NewLimitError(dir, "exceeds the limits of %d nested directories and %d in total", limits.Depth, limits.Files)
 		}
 		raw, err := m.read(plumbing.TreeObject, h, 16<<20)
 		if err != nil {

@@ -17,33 +17,32 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// maxCommit bounds a commit or tag object; Git's own are a few hundred bytes,
-// a message may be long.
+// maxCommit limits a commit or tag object.
 const maxCommit = 1 << 20
 
-// commit is a commit object, read strictly: whatever a signature covers is
-// what was read, and no second reading of the same bytes is possible.
+// commit is a commit object, parsed strictly, so that the parsed content is
+// exactly the signed content.
 type commit struct {
 	tree      plumbing.Hash
 	parents   []plumbing.Hash
-	when      time.Time // the committer's
+	when      time.Time // of the committer
 	subject   string
 	signature []byte // the armored block; nil if unsigned
 	payload   []byte // the bytes that the signature covers
 }
 
-// parseCommit reads the raw bytes of a commit object. The order of the headers
-// is fixed (tree, parent…, author, committer), as git fsck demands; further
-// ones may follow, but none of these again, and at most one signature.
+// parseCommit parses the raw bytes of a commit object. The headers must begin with
+// tree, parents, author and committer in this order, as git fsck requires; others
+// may follow, with at most one signature.
 func parseCommit(raw []byte) (*commit, error) {
 	head, message, ok := bytes.Cut(raw, []byte("\n\n"))
 	if !ok {
 		if head, ok = bytes.CutSuffix(raw, []byte("\n")); !ok {
-			return nil, fmt.Errorf("commit has no end of its header")
+			return nil, fmt.Errorf("commit header has no end")
 		}
 	}
 	if bytes.IndexByte(head, 0) >= 0 {
-		return nil, fmt.Errorf("commit header holds a zero byte")
+		return nil, fmt.Errorf("commit header contains a zero byte")
 	}
 	headers, err := splitHeaders(head)
 	if err != nil {
@@ -57,24 +56,24 @@ func parseCommit(raw []byte) (*commit, error) {
 	for _, h := range rest {
 		switch h.key {
 		case "tree", "parent", "author", "committer":
-			return nil, fmt.Errorf("commit has the header %q where it may not be", h.key)
+			return nil, fmt.Errorf("commit header %q is in the wrong place", h.key)
 		case "gpgsig":
 			if c.signature != nil {
 				return nil, fmt.Errorf("commit has more than one signature")
 			}
 			c.signature = []byte(strings.ReplaceAll(h.value, "\n ", "\n") + "\n")
 		case "gpgsig-sha256":
-			return nil, fmt.Errorf("commit carries a signature for another object format (gpgsig-sha256)")
+			return nil, fmt.Errorf("commit has a signature for another object format (gpgsig-sha256)")
 		}
 	}
 	c.payload = withoutSignature(raw, headers)
 	return c, nil
 }
 
-// header is one header with its continuation lines, as written.
+// header is one raw header with its continuation lines.
 type header struct {
 	key, value string
-	from, to   int // where it stands, the line break included
+	from, to   int // position, line break included
 }
 
 func splitHeaders(head []byte) ([]header, error) {
@@ -101,7 +100,7 @@ func splitHeaders(head []byte) ([]header, error) {
 	return out, nil
 }
 
-// fixed reads the headers that every commit has and returns the others.
+// fixed parses the mandatory headers and returns the others.
 func (c *commit) fixed(headers []header) ([]header, error) {
 	var err error
 	take := func(key string) (string, bool) {
@@ -136,8 +135,7 @@ func (c *commit) fixed(headers []header) ([]header, error) {
 	return headers, nil
 }
 
-// withoutSignature returns raw without the bytes of the signature's header,
-// which is what Git signs.
+// withoutSignature returns raw without the signature header: the signed bytes.
 func withoutSignature(raw []byte, headers []header) []byte {
 	for _, h := range headers {
 		if h.key == "gpgsig" {
@@ -150,7 +148,7 @@ func withoutSignature(raw []byte, headers []header) []byte {
 func parseHash(s string) (plumbing.Hash, error) {
 	raw, err := hex.DecodeString(s)
 	if err != nil || len(raw) != 20 || s != strings.ToLower(s) {
-		return plumbing.ZeroHash, fmt.Errorf("%d characters that aren't the name of a SHA-1 object", len(s))
+		return plumbing.ZeroHash, fmt.Errorf("%d characters that aren't a SHA-1 hash", len(s))
 	}
 	return plumbing.Hash(raw), nil
 }
@@ -183,7 +181,7 @@ type treeEntry struct {
 	hash plumbing.Hash
 }
 
-// The modes that git fsck --strict knows.
+// The modes that git fsck --strict accepts.
 const (
 	modeFile       = "100644"
 	modeExecutable = "100755"
@@ -192,16 +190,16 @@ const (
 	modeSubmodule  = "160000"
 )
 
-// parseTree reads the raw bytes of a tree object as git fsck --strict would:
-// known modes without padding, allowed names, sorted, none twice. dir is
-// where the tree stands, for errors.
+// parseTree parses the raw bytes of a tree object with the checks of git fsck
+// --strict: modes without padding, allowed names, sorted and unique entries. dir
+// is the path of the tree, for errors.
 func parseTree(dir string, raw []byte) ([]treeEntry, error) {
 	var out []treeEntry
 	for len(raw) > 0 {
 		mode, rest, ok := bytes.Cut(raw, []byte(" "))
 		name, rest, ok2 := bytes.Cut(rest, []byte{0})
 		if !ok || !ok2 || len(rest) < 20 {
-			return nil, sources.NewTreeError(dir, "tree object is cut short")
+			return nil, sources.NewTreeError(dir, "tree object is truncated")
 		}
 		e := treeEntry{mode: string(mode), name: string(name), hash: plumbing.Hash(rest[:20])}
 		raw = rest[20:]
@@ -216,7 +214,7 @@ func parseTree(dir string, raw []byte) ([]treeEntry, error) {
 	return out, nil
 }
 
-// sortKey is the name as Git sorts it: a directory as if it ended in a slash.
+// sortKey returns the name by which Git sorts: a directory ends in a slash.
 func (e treeEntry) sortKey() string {
 	if e.mode == modeDir {
 		return e.name + "/"
@@ -232,12 +230,12 @@ func (e treeEntry) check(dir string) error {
 	switch e.mode {
 	case modeFile, modeExecutable, modeLink, modeDir:
 	case modeSubmodule:
-		return sources.NewTreeError(full, "is a submodule; submodules are not followed: vendor its content or use a second source")
+		return sources.NewTreeError(full, "is a submodule, which isn't supported: commit its content or use a second source")
 	default:
 		return sources.NewTreeError(full, "has mode %.12q; want %s, %s, %s or %s", e.mode, modeFile, modeExecutable, modeLink, modeDir)
 	}
 	if e.hash.IsZero() {
-		return sources.NewTreeError(full, "names the zero object")
+		return sources.NewTreeError(full, "refers to the zero object")
 	}
 	return nil
 }

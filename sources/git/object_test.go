@@ -11,7 +11,7 @@ import (
 
 func entry(mode, name string) string { return mode + " " + name + "\x00" + strings.Repeat("\x01", 20) }
 
-func TestTreesAreReadAsStrictFsck(t *testing.T) {
+func TestTreesAreCheckedLikeStrictFsck(t *testing.T) {
 	for name, tc := range map[string]struct{ raw, want string }{
 		"sorted files":                     {entry("100644", "a") + entry("100755", "b"), ""},
 		"a directory sorts with its slash": {entry("100644", "a.b") + entry("40000", "a") + entry("100644", "a0"), ""},
@@ -19,8 +19,8 @@ func TestTreesAreReadAsStrictFsck(t *testing.T) {
 		"the same entry twice":             {entry("100644", "a") + entry("100644", "a"), "unique"},
 		"not sorted":                       {entry("100644", "b") + entry("100644", "a"), "sorted"},
 		"a parent":                         {entry("40000", ".."), "not allowed"},
-		"Git's own directory":              {entry("40000", ".Git"), "reserved"},
-		"Git's own by its short name":      {entry("40000", "GIT~1"), "reserved"},
+		"the Git directory":                {entry("40000", ".Git"), "reserved"},
+		"the Git directory, short name":    {entry("40000", "GIT~1"), "reserved"},
 		"a slash":                          {entry("100644", "a/b"), "separator"},
 		"no name":                          {entry("100644", ""), "not allowed"},
 		"a submodule":                      {entry("160000", "s"), "submodule"},
@@ -28,7 +28,7 @@ func TestTreesAreReadAsStrictFsck(t *testing.T) {
 		"a group-writable mode":            {entry("100664", "d"), "mode"},
 		"a name that isn't UTF-8":          {entry("100644", "\xff"), "UTF-8"},
 		"the zero object":                  {"100644 a\x00" + strings.Repeat("\x00", 20), "zero"},
-		"an entry that is cut":             {entry("100644", "a")[:20], "cut short"},
+		"a truncated entry":                {entry("100644", "a")[:20], "truncated"},
 	} {
 		_, err := parseTree("dir", []byte(tc.raw))
 		if (err == nil) != (tc.want == "") || (err != nil && !strings.Contains(err.Error(), tc.want)) {
@@ -71,7 +71,7 @@ func FuzzParseCommit(f *testing.F) {
 		}
 		again, err := parseCommit(c.payload)
 		if err != nil || again.tree != c.tree || len(again.parents) != len(c.parents) || again.signature != nil {
-			t.Errorf("what the signature covers reads otherwise: %v %+v, %+v", err, again, c)
+			t.Errorf("the signed bytes parse differently: %v %+v, %+v", err, again, c)
 		}
 	})
 }

@@ -28,51 +28,50 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// StatusBranchPrefix is where status branches live; the cluster's name follows.
+// StatusBranchPrefix is the prefix of status branches, before the cluster name.
 const StatusBranchPrefix = "lockstep-status/"
 
 // PublisherConfig declares a Publisher.
 type PublisherConfig struct {
-	// URL of the repository, as of Config.
+	// URL of the repository, as in Config.
 	URL string
-	// Cluster names the branch: refs/heads/lockstep-status/<Cluster>. No
-	// other ref is ever written.
+	// Cluster is the suffix of the branch refs/heads/lockstep-status/<Cluster>.
+	// No other ref is written.
 	Cluster string
-	// Credentials for pushing, asked before each connection.
+	// Credentials for pushing, called before each connection.
 	Credentials func(context.Context) (Credentials, error)
-	// SigningKey returns an SSH private key in PEM and is asked for each
-	// commit; nil: commits are unsigned.
+	// SigningKey returns an SSH private key in PEM and is called for each
+	// commit; nil: commits aren't signed.
 	SigningKey func(context.Context) ([]byte, error)
-	// Name and Email are the author's and committer's; defaults "Lockstep" and
+	// Name and Email of author and committer; defaults "Lockstep" and
 	// "lockstep@<Cluster>".
 	Name, Email string
-	// Last is the name of the commit that was pushed last, from an earlier
-	// life of the process; "" if none.
+	// Last is the hash of the last pushed commit, persisted over restarts; "" if
+	// none.
 	Last string
 	// Timeout of one attempt; default 60 s.
 	Timeout time.Duration
-	// Attempts to win a race for the branch; default 5.
+	// Attempts is the maximum number of pushes if races are lost; default 5.
 	Attempts int
-	// Backoff before the second attempt, doubled for each further one;
-	// default 250 ms.
+	// Backoff before the second attempt, doubled for each further one; default
+	// 250 ms.
 	Backoff time.Duration
-	// AllowInsecure opens http and file URLs.
+	// AllowInsecure allows http and file URLs.
 	AllowInsecure bool
 	// Now is the clock; required.
 	Now func() time.Time
 }
 
-// Publisher pushes status commits. It never fetches: a commit needs only the
-// name of its parent, so nothing of the branch is read but that. It's safe
-// for concurrent use; calls wait for one another.
+// Publisher pushes status commits. It doesn't fetch: it needs only the hash of the
+// parent. It is safe for concurrent use; calls wait for each other.
 type Publisher struct {
 	cfg    PublisherConfig
 	remote remote
 	ref    plumbing.ReferenceName
 
 	mu      sync.Mutex
-	last    plumbing.Hash // our last commit that the server has
-	pending built         // sent, but the answer was lost
+	last    plumbing.Hash // the last commit that the server confirmed
+	pending built         // sent, but not confirmed
 }
 
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -84,10 +83,10 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 		return nil, err
 	}
 	if !clusterName.MatchString(cfg.Cluster) {
-		return nil, refuse(ReasonStatusRefNotOurs, fmt.Sprintf("cluster %q can't name a status branch; want lower-case letters, digits and dashes", sanitize.Line(cfg.Cluster)))
+		return nil, refuse(ReasonStatusRefNotOurs, fmt.Sprintf("cluster %q is invalid for a status branch; use lower-case letters, digits and dashes", sanitize.Line(cfg.Cluster)))
 	}
 	if cfg.Now == nil {
-		return nil, refuse(ReasonInvalid, "a publisher needs a clock")
+		return nil, refuse(ReasonInvalid, "a publisher requires a clock")
 	}
 	var last plumbing.Hash
 	if cfg.Last != "" {
@@ -116,12 +115,12 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	}, nil
 }
 
-// errLostRace says that somebody else moved the branch meanwhile.
-var errLostRace = errors.New("the status branch moved meanwhile")
+// errLostRace reports that another writer moved the branch.
+var errLostRace = errors.New("the status branch was changed concurrently")
 
-// Publish pushes c on top of whatever the branch is at. Lost races are tried
-// again on the new tip, with backoff; other errors are *Error and the caller's
-// to retry: StatusPushDenied hardly heals by itself.
+// Publish pushes c on top of the branch's tip. It retries lost races on the new
+// tip with backoff. Other errors are *Error, which the caller may retry;
+// StatusPushDenied rarely resolves automatically.
 func (p *Publisher) Publish(ctx context.Context, c sources.StatusCommit) (sources.Pushed, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +139,7 @@ func (p *Publisher) Publish(ctx context.Context, c sources.StatusCommit) (source
 			return sources.Pushed{}, pushError(p.remote.host(), err)
 		}
 		if attempt == p.cfg.Attempts {
-			return sources.Pushed{}, wrap(ReasonStatusPushFailed, fmt.Sprintf("push to %s lost %d races; does something else write to it?", p.ref.Short(), attempt), err)
+			return sources.Pushed{}, wrap(ReasonStatusPushFailed, fmt.Sprintf("push to %s lost %d races; check for other writers", p.ref.Short(), attempt), err)
 		}
 		if err := sleep(ctx, wait); err != nil {
 			return sources.Pushed{}, wrap(ReasonStatusPushFailed, "push to "+p.ref.Short(), err)
@@ -167,9 +166,9 @@ func (p *Publisher) attempt(ctx context.Context, c sources.StatusCommit, tree bu
 	if err != nil {
 		return sources.Pushed{}, err
 	}
-	defer func() { _ = session.Close() }() // the report says whether it worked
+	defer func() { _ = session.Close() }() // the report has the result
 	tip := adv.References[p.ref.String()]
-	if p.pending.hash == tip && !tip.IsZero() { // the answer was lost, the push wasn't
+	if p.pending.hash == tip && !tip.IsZero() { // the push succeeded, but its response was lost
 		p.last = tip
 		if p.pending.tree == tree.root {
 			return p.pushed(tip, plumbing.ZeroHash), nil
@@ -205,8 +204,8 @@ func (p *Publisher) pushed(h, rewritten plumbing.Hash) sources.Pushed {
 	return out
 }
 
-// push sends one command whose old value is the lease: the server moves the
-// branch only if it still is where we saw it.
+// push sends one command with the observed tip as old value: the server updates
+// the branch only if it hasn't moved.
 func (p *Publisher) push(ctx context.Context, s transport.ReceivePackSession, adv *packp.AdvRefs, tree builtTree, c built, tip plumbing.Hash) error {
 	req := packp.NewReferenceUpdateRequestFromCapabilities(adv.Capabilities)
 	said := &tail{}
@@ -214,9 +213,9 @@ func (p *Publisher) push(ctx context.Context, s transport.ReceivePackSession, ad
 	agent := "lockstep"
 	var body bytes.Buffer
 	if adv.Capabilities.Supports(capability.PushOptions) {
-		// go-git writes an option as key=value, which GitLab doesn't take for
-		// ci.skip. So the option goes in front of the pack, where the protocol
-		// has it, and the capability behind the agent's name.
+		// go-git writes options as key=value, which GitLab rejects for ci.skip.
+		// So the option is written before the pack, as in the protocol, and the
+		// capability is appended to the agent's name.
 		agent += " " + capability.PushOptions.String()
 		e := pktline.NewEncoder(&body)
 		if err := errors.Join(e.EncodeString("ci.skip"), e.Flush()); err != nil {
@@ -257,14 +256,14 @@ func encodePack(w io.Writer, tree builtTree, c built) error {
 	return err
 }
 
-// races are what servers answer when the branch isn't where we saw it (git's
-// refs code, GitHub, Gerrit), or lacks the parent by now.
+// races are the responses of servers (git, GitHub, Gerrit) if the branch has
+// moved or no longer contains the parent.
 var races = []string{
 	"non-fast-forward", "fetch first", "stale info", "failed to update ref", "cannot lock ref", "failed to lock",
 	"reference already exists", "is at ", "object not found", "missing necessary objects", "incorrect old value",
 }
 
-// judgeReport reads what the server did with our one command.
+// judgeReport returns the result of the command.
 func judgeReport(report *packp.ReportStatus, said string) error {
 	if report.UnpackStatus != "ok" {
 		return fmt.Errorf("the server couldn't unpack the commit: %s", sanitize.Line(report.UnpackStatus))
@@ -285,11 +284,11 @@ func judgeReport(report *packp.ReportStatus, said string) error {
 }
 
 func denied(said string) *Error {
-	return refuse(ReasonStatusPushDenied, fmt.Sprintf("the server refuses pushes to the status branch: %s. "+
-		"Allow the push credentials to create and update refs/heads/%s*; it's tried again hourly", sanitize.Line(said), StatusBranchPrefix))
+	return refuse(ReasonStatusPushDenied, fmt.Sprintf("the server rejects pushes to the status branch: %s. "+
+		"Allow the push credentials to create and update refs/heads/%s*; retried hourly", sanitize.Line(said), StatusBranchPrefix))
 }
 
-// pushError gives an error that isn't a lost race its reason.
+// pushError adds the reason to an error that isn't a lost race.
 func pushError(host string, err error) error {
 	var own *Error
 	text := strings.ToLower(err.Error())
@@ -307,8 +306,7 @@ func pushError(host string, err error) error {
 	return e
 }
 
-// Fingerprint returns the fingerprint of an SSH private key in PEM, so that a
-// report can say whose signature to expect.
+// Fingerprint returns the fingerprint of an SSH private key in PEM.
 func Fingerprint(key []byte) (string, error) {
 	signer, err := parseIdentity(key, "")
 	if err != nil {

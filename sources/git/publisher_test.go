@@ -59,7 +59,7 @@ func (s *server) hook(name, script string) {
 	}
 }
 
-func TestStatusCommitsAreAsGitWantsThem(t *testing.T) {
+func TestStatusCommitsAreValidGitCommits(t *testing.T) {
 	s := newServer(t)
 	s.commit(map[string]string{"a": "1"})
 	key := s.keygen("status")
@@ -69,13 +69,13 @@ func TestStatusCommitsAreAsGitWantsThem(t *testing.T) {
 	first := publish(t, p, status("status: prod at 1.4.1 (Progressing 0 %) [skip ci]"))
 	second := publish(t, p, status("status: prod at 1.4.2 (Completed) [skip ci]"))
 	if second.Rewritten != "" || second.Attempts != 1 {
-		t.Errorf("%+v, want one undisturbed attempt", second)
+		t.Errorf("%+v, want one attempt and no rewrite", second)
 	}
 	if got := s.run(s.bare, "rev-parse", statusRef); got != second.Revision.Hash {
 		t.Errorf("the branch is at %s, want %s", got, second.Revision.Hash)
 	}
 	if got := s.run(s.bare, "rev-list", statusRef); got != second.Revision.Hash+"\n"+first.Revision.Hash {
-		t.Errorf("history %q, want the two commits and no other: an orphan branch", got)
+		t.Errorf("history %q, want only the two commits of an orphan branch", got)
 	}
 	if got := s.run(s.bare, "log", "-1", "--format=%s|%(trailers:key=Lockstep-Source-Revision,valueonly)|%an <%ae>", statusRef); got !=
 		"status: prod at 1.4.2 (Completed) [skip ci]|main@sha1:abc\n|Lockstep <lockstep@prod>" {
@@ -95,7 +95,7 @@ func TestStatusCommitsAreAsGitWantsThem(t *testing.T) {
 	}
 }
 
-func TestStatusOverSSHCarriesThePushOption(t *testing.T) {
+func TestAPushOverSSHSendsThePushOption(t *testing.T) {
 	s := newServer(t)
 	s.commit(map[string]string{"a": "1"})
 	s.run(s.bare, "config", "receive.advertisePushOptions", "true")
@@ -112,19 +112,19 @@ func TestStatusOverSSHCarriesThePushOption(t *testing.T) {
 	}
 }
 
-func TestAServerWithoutPushOptionsGetsNone(t *testing.T) {
+func TestAServerWithoutPushOptionsReceivesNone(t *testing.T) {
 	s := newServer(t)
 	s.commit(map[string]string{"a": "1"})
 	s.run(s.bare, "config", "receive.advertisePushOptions", "false")
 	publish(t, s.publisher(s.http()), status("one"))
 }
 
-func TestALostRaceIsBuiltAgainOnTheNewTip(t *testing.T) {
+func TestALostRaceIsRetriedOnTheNewTip(t *testing.T) {
 	s := newServer(t)
 	s.commit(map[string]string{"a": "1"})
 	p := s.publisher(s.http())
 	publish(t, p, status("one"))
-	// Another writer moves the branch while our push is under way, once.
+	// Another writer moves the branch once during the push.
 	other := s.run(s.work, "commit-tree", "-m", "other", "-p", "HEAD", "HEAD^{tree}")
 	s.run(s.work, "push", "-q", "origin", other+":refs/keep/other")
 	marker := filepath.Join(t.TempDir(), "done")
@@ -135,11 +135,11 @@ func TestALostRaceIsBuiltAgainOnTheNewTip(t *testing.T) {
 		t.Errorf("%+v, want a second attempt on top of %s", out, other)
 	}
 	if got := s.run(s.bare, "rev-parse", statusRef+"^"); got != other {
-		t.Errorf("parent %s, want the tip that won, %s", got, other)
+		t.Errorf("parent %s, want the new tip %s", got, other)
 	}
 }
 
-func TestATipThatIsNotOursIsNamed(t *testing.T) {
+func TestAnUnexpectedTipIsReported(t *testing.T) {
 	s := newServer(t)
 	main := s.commit(map[string]string{"a": "1"})
 	url := s.http()
@@ -154,11 +154,11 @@ func TestATipThatIsNotOursIsNamed(t *testing.T) {
 		return s.run(s.bare, "log", "-1", "--format=%(trailers:key=Lockstep-Previous,valueonly)", statusRef)
 	}
 	if got := trailer(); got != ours {
-		t.Errorf("Lockstep-Previous %q, want our last commit %s", got, ours)
+		t.Errorf("Lockstep-Previous %q, want the last pushed commit %s", got, ours)
 	}
 	publish(t, p, status("three"))
 	if got := trailer(); got != "" {
-		t.Errorf("Lockstep-Previous %q on an undisturbed commit", got)
+		t.Errorf("Lockstep-Previous %q without a rewrite", got)
 	}
 	s.run(s.bare, "update-ref", "-d", statusRef)
 	restarted := s.publisher(url, func(c *PublisherConfig) { c.Last = ours })
@@ -167,7 +167,7 @@ func TestATipThatIsNotOursIsNamed(t *testing.T) {
 	}
 }
 
-func TestAPushRefusedByPolicyIsDenied(t *testing.T) {
+func TestAPushRejectedByPolicyIsDenied(t *testing.T) {
 	s := newServer(t)
 	s.commit(map[string]string{"a": "1"})
 	s.hook("pre-receive", "echo 'branch is protected: ask ops' >&2; exit 1\n")
@@ -179,7 +179,7 @@ func TestAPushRefusedByPolicyIsDenied(t *testing.T) {
 	wantReason(t, err, ReasonStatusPushDenied)
 }
 
-func TestALostAnswerIsNoLostPush(t *testing.T) {
+func TestALostResponseIsNotPushedAgain(t *testing.T) {
 	s := newServer(t)
 	s.commit(map[string]string{"a": "1"})
 	p := s.publisher(s.http())
@@ -192,7 +192,7 @@ func TestALostAnswerIsNoLostPush(t *testing.T) {
 	}
 }
 
-func TestADeadServerFailsWithinItsTime(t *testing.T) {
+func TestADeadServerFailsWithinTheTimeout(t *testing.T) {
 	s := newServer(t)
 	s.commit(map[string]string{"a": "1"})
 	url := s.http()
@@ -213,7 +213,7 @@ func TestNoOtherRefCanBeWritten(t *testing.T) {
 	}
 }
 
-func TestAnswersOfServersAreTold(t *testing.T) {
+func TestServerResponsesAreClassified(t *testing.T) {
 	for answer, race := range map[string]bool{
 		"failed to update ref": true, "cannot lock ref 'x': is at 1 but expected 2": true, "non-fast-forward": true,
 		"fetch first": true, "missing necessary objects": true, "stale info": true,
@@ -227,7 +227,7 @@ func TestAnswersOfServersAreTold(t *testing.T) {
 	}
 }
 
-func FuzzMessageHoldsExactlyOurTrailers(f *testing.F) {
+func FuzzMessageContainsExactlyTheGivenTrailers(f *testing.F) {
 	f.Add("subject\nLockstep-Release-Digest: x", "v\nLockstep-Condition: Available=True")
 	f.Add("\u2028a", "\r\nb: c")
 	f.Fuzz(func(t *testing.T, subject, value string) {

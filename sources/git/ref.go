@@ -16,11 +16,11 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// Ref says which state of a repository is declared. Exactly one field is set.
+// Ref selects a revision of a repository. Exactly one field is set.
 type Ref struct {
-	Branch string // exactly refs/heads/<Branch>, even where a tag has that name
+	Branch string // exactly refs/heads/<Branch>, even if a tag has that name
 	Tag    string // exactly refs/tags/<Tag>
-	Semver string // the highest tag in the range, for example ">=1.4.0 <2.0.0"; a leading v of a tag is allowed; pre-releases only where the range names one
+	Semver string // the highest tag in the range, for example ">=1.4.0 <2.0.0"; a leading v of a tag is allowed; pre-releases only if the range contains one
 	Commit string // 40 hexadecimal digits
 	Name   string // a full reference name, for example refs/pull/420/head
 }
@@ -45,17 +45,17 @@ func (r Ref) check() error {
 			return fmt.Errorf("ref.semver %q: %w", sanitize.Line(r.Semver), err)
 		}
 	case strings.HasPrefix(r.fullName().String(), "refs/heads/"+StatusBranchPrefix):
-		return fmt.Errorf("ref %q is a status branch; nothing is ever read from those", sanitize.Line(r.fullName().String()))
+		return fmt.Errorf("ref %q is a status branch, which can't be a source", sanitize.Line(r.fullName().String()))
 	default:
 		name := r.fullName()
 		if err := name.Validate(); err != nil || !strings.HasPrefix(name.String(), "refs/") || strings.Contains(name.String(), "*") {
-			return fmt.Errorf("ref %q isn't a valid reference name; a name starts with refs/", sanitize.Line(name.String()))
+			return fmt.Errorf("ref %q isn't a valid reference name; it must start with refs/", sanitize.Line(name.String()))
 		}
 	}
 	return nil
 }
 
-// fullName is the one reference to look at; "" for semver and commit.
+// fullName returns the full reference name; "" for semver and commit.
 func (r Ref) fullName() plumbing.ReferenceName {
 	switch {
 	case r.Branch != "":
@@ -67,7 +67,7 @@ func (r Ref) fullName() plumbing.ReferenceName {
 	}
 }
 
-// String says what is looked at, for messages.
+// String returns the ref for messages.
 func (r Ref) String() string {
 	switch {
 	case r.Commit != "":
@@ -79,14 +79,14 @@ func (r Ref) String() string {
 	}
 }
 
-// target is what the server says the declared ref is.
+// target is the declared ref as resolved by the server.
 type target struct {
 	label  string        // Revision.Ref
-	object plumbing.Hash // what to ask for: a commit, or an annotated tag
-	commit plumbing.Hash // the peeled commit where the server told; zero if not known yet
+	object plumbing.Hash // the object to request: a commit, or an annotated tag
+	commit plumbing.Hash // the peeled commit if advertised, else zero
 }
 
-// resolve finds the declared ref among what the server advertised.
+// resolve finds the declared ref in the advertised references.
 func (r Ref) resolve(adv *packp.AdvRefs) (target, error) {
 	if r.Commit != "" {
 		h := plumbing.NewHash(r.Commit)
@@ -99,14 +99,14 @@ func (r Ref) resolve(adv *packp.AdvRefs) (target, error) {
 	h, ok := adv.References[name]
 	if !ok {
 		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf(
-			"%s isn't on the server (any more); the accepted revision stays. Restore it, or change spec.ref", sanitize.Line(name)))
+			"%s doesn't exist on the server; the accepted revision is still reconciled. Restore it, or change spec.ref", sanitize.Line(name)))
 	}
 	label := r.Branch + r.Tag + r.Name
 	return target{label: label, object: h, commit: adv.Peeled[name]}, nil
 }
 
-// highest picks the highest version in the range; of several spellings of one
-// version the first by name, so that the choice is stable.
+// highest returns the tag of the highest version in the range; of several tags for
+// one version, the first by name.
 func (r Ref) highest(adv *packp.AdvRefs) (target, error) {
 	inRange, err := semver.ParseRange(r.Semver)
 	if err != nil {
@@ -124,12 +124,12 @@ func (r Ref) highest(adv *packp.AdvRefs) (target, error) {
 		}
 		v, err := semver.Parse(strings.TrimPrefix(tag, "v"))
 		if err != nil || !inRange(v) || (len(v.Pre) > 0 && !strings.Contains(r.Semver, "-")) {
-			continue // 2.0.0-rc.1 is below 2.0.0, but nobody who writes <2.0.0 means it
+			continue // 2.0.0-rc.1 is below 2.0.0, but <2.0.0 must not select it
 		}
 		found = append(found, candidate{tag, v})
 	}
 	if len(found) == 0 {
-		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf("no tag on the server is a version in %q", sanitize.Line(r.Semver)))
+		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf("no tag on the server matches %q", sanitize.Line(r.Semver)))
 	}
 	best := slices.MaxFunc(found, func(a, b candidate) int {
 		if c := a.version.Compare(b.version); c != 0 {

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// maxObject bounds one object; go-git holds whole objects in memory.
+	// maxObject limits one object; go-git reads objects into memory.
 	maxObject = 64 << 20
-	// maxInflated bounds all objects of a pack together, which is time.
+	// maxInflated limits the objects of a pack together, to bound the time.
 	maxInflated = 16 << 30
 )
 
-// scanPack inflates every object of a pack into nothing and refuses those that
-// are, or as deltas would become, larger than maxObject: a pack of a few
-// kilobytes can otherwise ask for gigabytes when it's indexed.
+// scanPack inflates every object of a pack and rejects those that are, or as
+// deltas would become, larger than maxObject. Otherwise, indexing a small pack
+// could need gigabytes.
 func scanPack(r io.ReadSeeker) error {
 	if _, err := r.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -56,7 +56,7 @@ func scanPack(r io.ReadSeeker) error {
 			}
 		}
 		if total += size; total > maxInflated {
-			return refuse(ReasonLimitExceeded, fmt.Sprintf("the pack's objects have more than %d bytes together", int64(maxInflated)))
+			return refuse(ReasonLimitExceeded, fmt.Sprintf("the objects of the pack exceed %d bytes in total", int64(maxInflated)))
 		}
 	}
 	return nil
@@ -64,26 +64,26 @@ func scanPack(r io.ReadSeeker) error {
 
 func checkObject(size int64) error {
 	if size < 0 || size > maxObject {
-		return refuse(ReasonLimitExceeded, fmt.Sprintf("the pack holds an object of %d bytes; the limit is %d. Keep large files elsewhere", size, maxObject))
+		return refuse(ReasonLimitExceeded, fmt.Sprintf("the pack contains an object of %d bytes; the limit is %d. Store large files elsewhere", size, maxObject))
 	}
 	return nil
 }
 
-// deltaTarget returns the size of what a delta makes: the second number of its
+// deltaTarget returns the size of a delta's result: the second number of its
 // header, after that of its base (gitformat-pack, "Deltified representation").
 func deltaTarget(head []byte) (int64, error) {
 	_, n := binary.Uvarint(head)
 	if n <= 0 {
-		return 0, fmt.Errorf("a delta has no header")
+		return 0, fmt.Errorf("delta has no header")
 	}
 	size, m := binary.Uvarint(head[n:])
 	if m <= 0 {
-		return 0, fmt.Errorf("a delta has no size")
+		return 0, fmt.Errorf("delta has no size")
 	}
 	return int64(min(size, maxObject+1)), nil
 }
 
-// headWriter keeps the first bytes that are written to it.
+// headWriter retains the first bytes that are written to it.
 type headWriter struct{ buf bytes.Buffer }
 
 const maxHead = 2 * binary.MaxVarintLen64

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// pack makes a pack of one object of the given type, size in its header, extra
+// pack returns a pack of one object with the given type, declared size, extra
 // header bytes and content.
 func pack(t *testing.T, kind byte, size int, extra, content []byte) []byte {
 	t.Helper()
@@ -41,7 +41,7 @@ func pack(t *testing.T, kind byte, size int, extra, content []byte) []byte {
 	return b.Bytes()
 }
 
-func TestPacksThatInflateBeyondTheLimitAreRefused(t *testing.T) {
+func TestPacksThatInflateBeyondTheLimitAreRejected(t *testing.T) {
 	big := make([]byte, maxObject+1)
 	bomb := pack(t, 3, len(big), nil, big)
 	if len(bomb) > 100_000 {
@@ -55,11 +55,11 @@ func TestPacksThatInflateBeyondTheLimitAreRefused(t *testing.T) {
 		pack []byte
 		want string
 	}{
-		"a small blob":                        {pack(t, 3, 2, nil, []byte("hi")), ""},
-		"a blob that inflates beyond":         {bomb, ReasonLimitExceeded},
-		"a delta whose result is beyond":      {pack(t, 7, len(delta), bytes.Repeat([]byte{1}, 20), delta), ReasonLimitExceeded},
-		"a blob with more than its header":    {pack(t, 3, 1, nil, []byte("hi")), "error"},
-		"a pack that claims what isn't there": {append([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x05"), make([]byte, 20)...), "error"},
+		"a small blob":                    {pack(t, 3, 2, nil, []byte("hi")), ""},
+		"a blob beyond the limit":         {bomb, ReasonLimitExceeded},
+		"a delta with a result beyond it": {pack(t, 7, len(delta), bytes.Repeat([]byte{1}, 20), delta), ReasonLimitExceeded},
+		"a blob larger than its header":   {pack(t, 3, 1, nil, []byte("hi")), "error"},
+		"a pack with missing objects":     {append([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x05"), make([]byte, 20)...), "error"},
 	} {
 		err := scanPack(bytes.NewReader(tc.pack))
 		got := reason(err)

@@ -23,7 +23,7 @@ import (
 // references.
 const maxRefs = 16 << 20
 
-// remote is a repository on a server and how to reach it.
+// remote is a repository on a server, with its credentials and limits.
 type remote struct {
 	url         *url.URL
 	credentials func(context.Context) (Credentials, error)
@@ -31,8 +31,7 @@ type remote struct {
 	maxSize     int64 // of one pack
 }
 
-// sshTransport speaks to Git over SSH without reading any configuration of
-// the machine; see ssh.go.
+// transport returns the transport, endpoint and authentication for the URL.
 func (r *remote) transport(ctx context.Context) (transport.Transport, *transport.Endpoint, transport.AuthMethod, error) {
 	var creds Credentials
 	if r.credentials != nil {
@@ -43,7 +42,7 @@ func (r *remote) transport(ctx context.Context) (transport.Transport, *transport
 	}
 	ep, err := transport.NewEndpoint(r.url.String())
 	if err != nil {
-		return nil, nil, nil, refuse(ReasonInvalid, "url can't be used")
+		return nil, nil, nil, refuse(ReasonInvalid, "url is invalid")
 	}
 	switch r.url.Scheme {
 	case "ssh":
@@ -58,7 +57,7 @@ func (r *remote) transport(ctx context.Context) (transport.Transport, *transport
 	return githttp.NewClient(client), ep, creds.httpAuth(), nil
 }
 
-// upload opens a session for reading and returns what the server advertises.
+// upload opens a session for fetching and returns the advertised references.
 func (r *remote) upload(ctx context.Context) (transport.UploadPackSession, *packp.AdvRefs, error) {
 	t, ep, auth, err := r.transport(ctx)
 	if err != nil {
@@ -100,7 +99,7 @@ func (r *remote) receive(ctx context.Context) (transport.ReceivePackSession, *pa
 
 func (r *remote) advertised(err error) error {
 	if errors.Is(err, transport.ErrEmptyRemoteRepository) {
-		return wrap(ReasonRefNotFound, "the repository has no commit yet", err)
+		return wrap(ReasonRefNotFound, "the repository has no commits", err)
 	}
 	if strings.Contains(err.Error(), "object-format") || isLongHash(err) {
 		return sha256Repository()
@@ -108,7 +107,7 @@ func (r *remote) advertised(err error) error {
 	return classify("list the references of "+r.host(), err)
 }
 
-// host names the server for messages.
+// host returns the server for messages.
 func (r *remote) host() string {
 	if r.url.Scheme == "file" {
 		return "a local directory"
@@ -116,7 +115,7 @@ func (r *remote) host() string {
 	return r.url.Host
 }
 
-// checkFormat refuses repositories whose object names are SHA-256.
+// checkFormat rejects repositories with SHA-256 objects.
 func checkFormat(adv *packp.AdvRefs) error {
 	for _, format := range adv.Capabilities.Get("object-format") {
 		if format != "sha1" {
@@ -127,12 +126,12 @@ func checkFormat(adv *packp.AdvRefs) error {
 }
 
 func sha256Repository() *Error {
-	return refuse(ReasonObjectFormat, "the repository names its objects by SHA-256 (git init --object-format=sha256), "+
-		"which this version can't read; use a repository with SHA-1 names")
+	return refuse(ReasonObjectFormat, "the repository uses SHA-256 objects (git init --object-format=sha256), "+
+		"which aren't supported; use a SHA-1 repository")
 }
 
-// isLongHash recognises how the decoder fails on an object name of 64 digits:
-// it takes the second half for the start of a reference's name.
+// isLongHash reports whether the decoder failed on an object name of 64 digits,
+// whose second half it parses as a reference name.
 func isLongHash(err error) bool {
 	var unexpected *packp.ErrUnexpectedData
 	if !errors.As(err, &unexpected) {
@@ -142,14 +141,13 @@ func isLongHash(err error) bool {
 	return len(head) == 64 && strings.Trim(head, "0123456789abcdef") == ""
 }
 
-// closing closes c and returns err, which stands already; a second error would
-// only hide it.
+// closing closes c and returns err.
 func closing(c io.Closer, err error) error {
 	_ = c.Close()
 	return err
 }
 
-// limitReader fails, rather than ending, when more than left bytes come.
+// limitReader fails, instead of ending, after left bytes.
 type limitReader struct {
 	r    io.Reader
 	left int64
@@ -173,7 +171,7 @@ func (l *limitReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// limitTransport bounds the bodies of all answers.
+// limitTransport limits the bodies of all responses.
 type limitTransport struct {
 	base  http.RoundTripper
 	limit int64
@@ -192,7 +190,7 @@ func (t *limitTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}{io.LimitReader(res.Body, 4<<10), res.Body}
 		return res, nil
 	}
-	limit, what := t.limit+maxRefs, "the server's pack"
+	limit, what := t.limit+maxRefs, "the pack"
 	if req.Method == http.MethodGet {
 		limit, what = maxRefs, "the server's list of references"
 	}

@@ -1,20 +1,19 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package git reads declared content from Git repositories and writes status
+// Package git reads declared content from Git repositories and pushes status
 // commits to them.
 //
-// A Source keeps a bare mirror of one declared ref on disk. A look at the
-// remote costs one exchange; nothing is transferred when the ref hasn't moved.
-// What comes is bounded, checked as git fsck --strict would, verified against
-// the authorities that the trust policy names, and compared with what was
-// accepted before: a ref that no longer contains the accepted commit is
-// refused. A Publisher makes status commits and pushes them with a lease.
+// A Source keeps a bare mirror of one declared ref on disk. A fetch takes one
+// request if the ref hasn't moved. Fetched content is limited in size, checked as
+// by git fsck --strict, verified against the authorities of the trust policy, and
+// rejected if the ref no longer contains the accepted commit. A Publisher creates
+// status commits and pushes them with a lease.
 //
-// The package speaks the wire protocol through go-git's parts but decides by
-// itself which objects it asks for, so that no short name, no global state and
-// no configuration of the machine takes part. It runs no program, except
-// for file:// URLs, a door for development, where go-git runs git.
+// The package uses the protocol implementation of go-git, but requests objects by
+// their full names and ignores the Git and SSH configuration of the machine. It
+// runs no program, except for file:// URLs, an insecure option, where go-git runs
+// git.
 package git
 
 import (
@@ -43,49 +42,47 @@ import (
 
 // Config declares a Source.
 type Config struct {
-	// URL is https or ssh; http and file only with AllowInsecure. It holds no
-	// password.
+	// URL has scheme https or ssh; http and file only with AllowInsecure. It
+	// must not contain a password.
 	URL string
-	// Ref says what is followed.
+	// Ref is the ref to follow.
 	Ref Ref
-	// Path is where the declared documents are; "" means the root. Files
-	// outside it are part of the snapshot (a kustomization may use them), but
-	// Git LFS pointers are refused inside it (and for YAML and JSON anywhere).
+	// Path of the declared documents; "" means the root. The snapshot contains
+	// the files outside it too, for kustomizations. Git LFS pointers are
+	// rejected in it, and anywhere for YAML and JSON files.
 	Path string
-	// Dir is a directory of this source's own for the mirror. Only one Source
-	// may use it at a time.
+	// Dir is the directory of the mirror. Only one Source may use it at a time.
 	Dir string
-	// Credentials is asked before each connection; nil for public
-	// repositories.
+	// Credentials is called before each connection; nil for anonymous access.
 	Credentials func(context.Context) (Credentials, error)
-	// Authorities returns who may sign revisions; it's asked at each Fetch, so
-	// that a change of policy judges the same commit again. nil means
-	// unverified: snapshots then have no Signer.
+	// Authorities returns the keys that may sign revisions. Each Fetch calls it,
+	// so that a policy change applies to a fetched commit too. nil disables
+	// verification: snapshots have no Signer.
 	Authorities func(context.Context) ([]Authority, error)
 	// InitialCommit, if set, must be contained in the first revision.
 	InitialCommit string
-	// MaxSize bounds the mirror and with it each transfer, in bytes; default
+	// MaxSize limits the mirror, and thereby each transfer, in bytes; default
 	// 1 GiB.
 	MaxSize int64
-	// Limits bound the files of a snapshot.
+	// Limits of a snapshot.
 	Limits sources.Limits
 	// Timeout of one call; default 60 s.
 	Timeout time.Duration
-	// AllowInsecure opens http and file URLs: a flag of the process.
+	// AllowInsecure allows http and file URLs, an insecure option.
 	AllowInsecure bool
 	// Now is the clock; required.
 	Now func() time.Time
 }
 
-// keepSnapshots are kept in memory: what the ref names, and what was accepted
-// where that's another one.
+// keepSnapshots is the number of cached snapshots: the current and the accepted
+// one.
 const keepSnapshots = 2
 
-// cloneEvery is how often a mirror may be made anew.
+// cloneEvery is the minimum interval between two recreations of a mirror.
 const cloneEvery = 10 * time.Minute
 
-// Source follows one declared ref. It's safe for concurrent use; calls wait
-// for one another.
+// Source follows one declared ref. It is safe for concurrent use; calls wait for
+// each other.
 type Source struct {
 	cfg    Config
 	remote remote
@@ -93,13 +90,13 @@ type Source struct {
 	mu        sync.Mutex
 	closed    bool
 	m         *mirror
-	recent    []*sources.Snapshot // what was built last, at most keepSnapshots
-	lastClone time.Time           // when the mirror was last made anew
+	recent    []*sources.Snapshot // at most keepSnapshots, the newest last
+	lastClone time.Time           // time of the last recreation of the mirror
 }
 
 var _ sources.Source = (*Source)(nil)
 
-// New checks cfg and returns its Source. Nothing is fetched yet.
+// New checks cfg and returns its Source, without fetching.
 func New(cfg Config) (*Source, error) {
 	u, err := checkURL(cfg.URL, cfg.AllowInsecure)
 	if err != nil {
@@ -109,7 +106,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, wrap(ReasonInvalid, "ref", err)
 	}
 	if cfg.Now == nil || cfg.Dir == "" {
-		return nil, refuse(ReasonInvalid, "a Git source needs a clock and a directory for its mirror")
+		return nil, refuse(ReasonInvalid, "a Git source requires a clock and a directory for its mirror")
 	}
 	if cfg.Path = path.Clean("/" + cfg.Path)[1:]; cfg.Path != "" {
 		if err := sources.CheckPath(cfg.Path); err != nil {
@@ -131,15 +128,15 @@ func (s *Source) Fetch(ctx context.Context, req sources.Request) (*sources.Snaps
 	defer s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	found, err := s.look(ctx)
+	found, err := s.refresh(ctx)
 	if err != nil {
 		return nil, classify("source", err)
 	}
 	rev := sources.Revision{Ref: found.label, Hash: found.commit.String()}
-	snap, err := s.judge(ctx, rev, req)
+	snap, err := s.evaluate(ctx, rev, req)
 	if errors.Is(err, errCorrupt) {
 		if err = s.reclone(ctx, err); err == nil {
-			snap, err = s.judge(ctx, rev, req)
+			snap, err = s.evaluate(ctx, rev, req)
 		}
 	}
 	if err != nil {
@@ -154,9 +151,9 @@ func attempted(rev sources.Revision, e *Error) *Error {
 	return &out
 }
 
-// At implements sources.Source: a revision from the mirror, or from the server
-// where the mirror lacks it. It's verified like any other: a revision that
-// status names is only a claim.
+// At implements sources.Source: it reads the revision from the mirror, or fetches
+// it if the mirror lacks it. The revision is verified again, because status isn't
+// trusted.
 func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,21 +161,21 @@ func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapsho
 	defer cancel()
 	h, err := parseHash(rev.Hash)
 	if err != nil {
-		return nil, refuse(ReasonNotFound, fmt.Sprintf("revision %s names no commit", sanitize.Line(rev.String())))
+		return nil, refuse(ReasonNotFound, fmt.Sprintf("revision %s has no commit", sanitize.Line(rev.String())))
 	}
 	if err := s.open(); err != nil {
 		return nil, classify("mirror", err)
 	}
 	if !s.m.has(h) {
-		if _, err := s.look(ctx); err != nil {
+		if _, err := s.refresh(ctx); err != nil {
 			return nil, classify("revision "+rev.String()+" isn't in the mirror", err)
 		}
 	}
-	if !s.m.has(h) { // the ref was rewound and the mirror lost: ask for it by name
+	if !s.m.has(h) { // the ref was rewound and the mirror was lost: fetch by hash
 		_, err = s.sync(ctx, s.m, Ref{Commit: rev.Hash})
 	}
 	if err != nil || !s.m.has(h) {
-		return nil, refuse(ReasonNotFound, fmt.Sprintf("revision %s is neither in the mirror nor in what the server declares now", rev))
+		return nil, refuse(ReasonNotFound, fmt.Sprintf("revision %s is neither in the mirror nor on the server", rev))
 	}
 	snap, err := s.snapshot(ctx, rev, rev)
 	if err != nil {
@@ -189,7 +186,7 @@ func (s *Source) At(ctx context.Context, rev sources.Revision) (*sources.Snapsho
 
 func (s *Source) open() (err error) {
 	if s.closed {
-		return refuse(ReasonFetchFailed, "the source was closed, since its declaration changed; the next look reads it anew")
+		return refuse(ReasonFetchFailed, "the source was closed because its spec changed; retried automatically")
 	}
 	if s.m != nil {
 		return nil
@@ -207,9 +204,9 @@ func (s *Source) open() (err error) {
 	return err
 }
 
-// look finds out what the server declares and makes sure that the mirror has
-// it, by the cheapest way.
-func (s *Source) look(ctx context.Context) (target, error) {
+// refresh resolves the ref on the server and fetches its commit if the mirror
+// lacks it.
+func (s *Source) refresh(ctx context.Context) (target, error) {
 	if err := s.open(); err != nil {
 		return target{}, err
 	}
@@ -229,8 +226,8 @@ func (s *Source) look(ctx context.Context) (target, error) {
 	return target{}, err
 }
 
-// isMirrorFault reports whether making the mirror anew could help: not where
-// the network, the server's policy or a limit of ours is the cause.
+// isMirrorFault reports whether recreating the mirror may help: not if the cause
+// is the network, the server or a limit.
 func isMirrorFault(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || isNetwork(err) {
 		return false
@@ -238,7 +235,7 @@ func isMirrorFault(ctx context.Context, err error) bool {
 	if _, ours := errors.AsType[*Error](err); ours {
 		return false
 	}
-	if u, ok := errors.AsType[*plumbing.UnexpectedError](err); ok { // go-git's, which doesn't unwrap
+	if u, ok := errors.AsType[*plumbing.UnexpectedError](err); ok { // of go-git, without Unwrap
 		if h, ok := u.Err.(*githttp.Err); ok && (h.StatusCode() >= 500 || h.StatusCode() == http.StatusTooManyRequests) { //nolint:errorlint // it's wrapped exactly once
 			return false
 		}
@@ -250,8 +247,7 @@ func isMirrorFault(ctx context.Context, err error) bool {
 		!errors.Is(err, transport.ErrRepositoryNotFound)
 }
 
-// tidy makes the mirror anew when its packs have become many; a failure to do
-// so is no failure to fetch.
+// tidy recreates a mirror with too many packs; a failure isn't reported.
 func (s *Source) tidy(ctx context.Context) error {
 	if _, packs, err := s.m.usage(); err != nil || packs <= maxPacks {
 		return err
@@ -260,13 +256,13 @@ func (s *Source) tidy(ctx context.Context) error {
 	return nil
 }
 
-// sync opens a session, resolves ref, and fetches into m what it lacks.
+// sync opens a session, resolves ref and fetches missing objects into m.
 func (s *Source) sync(ctx context.Context, m *mirror, ref Ref) (_ target, err error) {
 	session, adv, err := s.remote.upload(ctx)
 	if err != nil {
 		return target{}, err
 	}
-	defer func() { _ = session.Close() }() // what was read is checked by itself
+	defer func() { _ = session.Close() }() // the content is checked separately
 	found, err := ref.resolve(adv)
 	if err != nil {
 		return target{}, err
@@ -283,14 +279,13 @@ func (s *Source) sync(ctx context.Context, m *mirror, ref Ref) (_ target, err er
 		}
 	}
 	if found.commit, err = m.peel(found.object); err != nil && ref.Commit != "" {
-		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf("commit %s isn't on the server, or not reachable from its default branch", ref.Commit))
+		return target{}, refuse(ReasonRefNotFound, fmt.Sprintf("commit %s isn't on the server, or isn't reachable from its default branch", ref.Commit))
 	}
 	return found, err
 }
 
-// wantForCommit says what to ask for so that a commit comes: itself where the
-// server allows that, else, if the declaration names no other ref, the default
-// branch and its history.
+// wantForCommit returns the object to request for a commit: the commit if the
+// server allows that, else the default branch if the spec declares the commit.
 func wantForCommit(h plumbing.Hash, adv *packp.AdvRefs, declared bool) (plumbing.Hash, error) {
 	caps := adv.Capabilities
 	if caps.Supports(capability.AllowReachableSHA1InWant) || caps.Supports("allow-any-sha1-in-want") {
@@ -302,17 +297,17 @@ func wantForCommit(h plumbing.Hash, adv *packp.AdvRefs, declared bool) (plumbing
 		}
 	}
 	if adv.Head == nil || !declared {
-		return plumbing.ZeroHash, refuse(ReasonRefNotFound, "the server neither gives single commits nor names a default branch; declare a branch or tag")
+		return plumbing.ZeroHash, refuse(ReasonRefNotFound, "the server supports neither requests for single commits nor a default branch; declare a branch or tag")
 	}
 	return *adv.Head, nil
 }
 
-// reclone makes the mirror anew beside the old one and swaps them, at most
-// once in cloneEvery. cause is why, and what is returned when it may not.
+// reclone recreates the mirror and swaps it with the old one, at most once in
+// cloneEvery; otherwise it returns cause.
 func (s *Source) reclone(ctx context.Context, cause error) error {
 	now := s.cfg.Now()
 	if wait := cloneEvery - now.Sub(s.lastClone); !s.lastClone.IsZero() && wait > 0 {
-		return fmt.Errorf("%w (the mirror was made anew %s ago; next time in %s)", cause, now.Sub(s.lastClone).Round(time.Second), wait.Round(time.Second))
+		return fmt.Errorf("%w (the mirror was recreated %s ago; next attempt in %s)", cause, now.Sub(s.lastClone).Round(time.Second), wait.Round(time.Second))
 	}
 	s.lastClone = now
 	current, old, next := filepath.Join(s.cfg.Dir, "mirror.git"), filepath.Join(s.cfg.Dir, "mirror.old"), filepath.Join(s.cfg.Dir, "mirror.new")
@@ -324,7 +319,7 @@ func (s *Source) reclone(ctx context.Context, cause error) error {
 		return err
 	}
 	if _, err := s.sync(ctx, m, s.cfg.Ref); err != nil {
-		return errors.Join(fmt.Errorf("%w; making the mirror anew: %w", cause, err), os.RemoveAll(next))
+		return errors.Join(fmt.Errorf("%w; recreate the mirror: %w", cause, err), os.RemoveAll(next))
 	}
 	s.m = nil
 	if err := os.Rename(current, old); err != nil {
@@ -336,9 +331,8 @@ func (s *Source) reclone(ctx context.Context, cause error) error {
 	return s.open()
 }
 
-// judge decides whether the revision that the ref names may be used, and
-// returns its snapshot.
-func (s *Source) judge(ctx context.Context, rev sources.Revision, req sources.Request) (*sources.Snapshot, error) {
+// evaluate checks the revision of the ref and returns its snapshot.
+func (s *Source) evaluate(ctx context.Context, rev sources.Revision, req sources.Request) (*sources.Snapshot, error) {
 	if req.Accepted.Hash != rev.Hash {
 		if err := s.forward(rev, req); err != nil {
 			return nil, err
@@ -347,7 +341,7 @@ func (s *Source) judge(ctx context.Context, rev sources.Revision, req sources.Re
 	return s.snapshot(ctx, rev, req.Accepted)
 }
 
-// forward refuses what isn't ahead of the accepted revision.
+// forward rejects a revision that doesn't follow the accepted one.
 func (s *Source) forward(rev sources.Revision, req sources.Request) error {
 	acc := req.Accepted
 	head := plumbing.NewHash(rev.Hash)
@@ -361,26 +355,26 @@ func (s *Source) forward(rev sources.Revision, req sources.Request) error {
 		return s.tagForward(rev, acc)
 	}
 	if acc.Ref != rev.Ref {
-		return nil // the declaration names another ref; that's not the repository's doing
+		return nil // the spec was changed to another ref
 	}
 	ok, err := s.m.contains(head, plumbing.NewHash(acc.Hash))
 	if err != nil || ok {
 		return err
 	}
-	return refuse(ReasonRewound, fmt.Sprintf("%s is at %s, which doesn't contain the accepted commit %s (a force-push?); the accepted one stays. "+
+	return refuse(ReasonRewound, fmt.Sprintf("%s is at %s, which doesn't contain the accepted commit %s (force-pushed?); the accepted revision is still reconciled. "+
 		"Push the accepted commit again, or accept this one once: lockstep source accept-rewind %s", sanitize.Line(s.cfg.Ref.String()), rev.Hash, acc.Hash, rev.Hash))
 }
 
 func (s *Source) tagForward(rev, acc sources.Revision) error {
 	if acc.Ref == rev.Ref {
-		return refuse(ReasonTagMoved, fmt.Sprintf("tag %s was accepted at %s and now names %s; a release tag never moves. "+
-			"Make a new tag, or accept this once: lockstep source accept-rewind %s", sanitize.Line(rev.Ref), acc.Hash, rev.Hash, rev.Hash))
+		return refuse(ReasonTagMoved, fmt.Sprintf("tag %s was accepted at %s and now points to %s; release tags must not move. "+
+			"Create a new tag, or accept this one once: lockstep source accept-rewind %s", sanitize.Line(rev.Ref), acc.Hash, rev.Hash, rev.Hash))
 	}
 	was, err1 := semver.Parse(strings.TrimPrefix(acc.Ref, "v"))
 	is, err2 := semver.Parse(strings.TrimPrefix(rev.Ref, "v"))
 	if s.cfg.Ref.Semver != "" && err1 == nil && err2 == nil && is.LT(was) {
-		return refuse(ReasonRewound, fmt.Sprintf("the highest tag in %q is now %s at %s; %s at %s was accepted and is gone. "+
-			"Restore it, or accept this once: lockstep source accept-rewind %s", sanitize.Line(s.cfg.Ref.Semver), sanitize.Line(rev.Ref), rev.Hash, sanitize.Line(acc.Ref), acc.Hash, rev.Hash))
+		return refuse(ReasonRewound, fmt.Sprintf("the highest tag in %q is now %s at %s; the accepted tag %s at %s doesn't exist. "+
+			"Restore it, or accept this one once: lockstep source accept-rewind %s", sanitize.Line(s.cfg.Ref.Semver), sanitize.Line(rev.Ref), rev.Hash, sanitize.Line(acc.Ref), acc.Hash, rev.Hash))
 	}
 	return nil
 }
@@ -393,13 +387,12 @@ func (s *Source) containsInitial(head plumbing.Hash) error {
 	if err != nil || ok {
 		return err
 	}
-	return refuse(ReasonRewound, fmt.Sprintf("%s at %s doesn't contain verify.initialCommit %s: another repository, or another history",
+	return refuse(ReasonRewound, fmt.Sprintf("%s at %s doesn't contain verify.initialCommit %s: check spec.url and the history",
 		sanitize.Line(s.cfg.Ref.String()), head, s.cfg.InitialCommit))
 }
 
-// snapshot verifies a commit that is in the mirror and reads its tree.
-// recorded is a revision with a tree sum to compare with, where it names the
-// same commit.
+// snapshot verifies a commit in the mirror and reads its tree. If recorded is the
+// same commit, it compares their tree sums.
 func (s *Source) snapshot(ctx context.Context, rev, recorded sources.Revision) (*sources.Snapshot, error) {
 	h := plumbing.NewHash(rev.Hash)
 	c, err := s.m.commit(h)
@@ -419,7 +412,7 @@ func (s *Source) snapshot(ctx context.Context, rev, recorded sources.Revision) (
 		snap = &sources.Snapshot{FS: tree, Subject: c.subject, Time: c.when}
 	}
 	if sum := snap.FS.Sum(); recorded.Hash == rev.Hash && recorded.Tree != "" && recorded.Tree != sum {
-		return nil, refuse(ReasonEquivocation, fmt.Sprintf("commit %s was accepted with tree %s and now has %s: two contents under one SHA-1 name", rev.Hash, recorded.Tree, sum))
+		return nil, refuse(ReasonEquivocation, fmt.Sprintf("commit %s was accepted with tree %s and now has %s: two contents for one SHA-1", rev.Hash, recorded.Tree, sum))
 	}
 	rev.Tree = snap.FS.Sum()
 	if snap.Revision != rev || !sameSigner(snap.Signer, signer) {
@@ -449,15 +442,15 @@ func sameSigner(a, b *sources.Signer) bool {
 
 func (s *Source) verify(ctx context.Context, c *commit) (*sources.Signer, error) {
 	if s.cfg.Authorities == nil {
-		return nil, nil //nolint:nilnil // unverified is a state of its own, which Snapshot documents
+		return nil, nil //nolint:nilnil // nil means unverified, as Snapshot documents
 	}
 	list, err := s.cfg.Authorities(ctx)
 	if err != nil {
-		return nil, classify("authorities of the role git", err)
+		return nil, classify("load authorities of role git", err)
 	}
 	auth, err := parseAuthorities(list)
 	if err != nil {
-		return nil, wrap("PolicyMissing", "authorities of the role git", err)
+		return nil, wrap("PolicyMissing", "load authorities of role git", err)
 	}
 	signer, refused := auth.verify(c, s.cfg.Now())
 	if refused != nil {
@@ -466,7 +459,7 @@ func (s *Source) verify(ctx context.Context, c *commit) (*sources.Signer, error)
 	return signer, nil
 }
 
-// refusePointer refuses Git LFS pointers where content is expected.
+// refusePointer rejects Git LFS pointers in declared content.
 func (s *Source) refusePointer(name string, data []byte) error {
 	if !sources.IsLFSPointer(data) {
 		return nil
@@ -479,11 +472,11 @@ func (s *Source) refusePointer(name string, data []byte) error {
 	if !inside {
 		return nil
 	}
-	return refuse(ReasonLFSPointer, fmt.Sprintf("%s is a Git LFS pointer, not its content; LFS isn't followed: commit the file itself (git lfs migrate export)", sanitize.Line(name)))
+	return refuse(ReasonLFSPointer, fmt.Sprintf("%s is a Git LFS pointer; LFS isn't supported: commit the file itself (git lfs migrate export)", sanitize.Line(name)))
 }
 
-// Close waits for the calls in flight; later ones fail. It's called before
-// another Source uses the same directory.
+// Close waits for running calls; later ones fail. Call it before another Source
+// uses the same directory.
 func (s *Source) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-func TestFetchOverHTTPTransfersOnlyWhatMoved(t *testing.T) {
+func TestFetchOverHTTPTransfersOnlyChanges(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	first := s.commit(map[string]string{"clusters/prod/a.yaml": "a: 1\n"})
 	src := s.source(s.http(), c)
@@ -32,10 +32,10 @@ func TestFetchOverHTTPTransfersOnlyWhatMoved(t *testing.T) {
 
 	before := s.requests.Load()
 	if again := fetch(t, src, sources.Request{Accepted: snap.Revision}); again != snap {
-		t.Error("an unmoved ref gave another snapshot")
+		t.Error("an unmoved ref returned another snapshot")
 	}
 	if got := s.requests.Load() - before; got != 1 {
-		t.Errorf("a look at an unmoved ref took %d requests, want 1", got)
+		t.Errorf("fetching an unmoved ref took %d requests, want 1", got)
 	}
 
 	second := s.commit(map[string]string{"b.yaml": "b: 1\n"})
@@ -48,7 +48,7 @@ func TestFetchOverHTTPTransfersOnlyWhatMoved(t *testing.T) {
 	}
 }
 
-func TestFetchOverSSHNeedsTheKnownHost(t *testing.T) {
+func TestFetchOverSSHRequiresAKnownHost(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	first := s.commit(map[string]string{"a.yaml": "a: 1\n"})
 	url, cr := s.ssh()
@@ -79,11 +79,11 @@ func TestFetchOverSSHNeedsTheKnownHost(t *testing.T) {
 
 	src = s.source(strings.Replace(url, "fleet", "missing", 1), c, func(cfg *Config) { cfg.Credentials = creds(cr) })
 	if _, err = src.Fetch(t.Context(), sources.Request{}); err == nil {
-		t.Error("a repository that isn't there was fetched")
+		t.Error("a missing repository was fetched")
 	}
 }
 
-func TestRewindIsRefusedUnlessAcceptedOnce(t *testing.T) {
+func TestARewindIsRejectedUnlessAcceptedOnce(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	first := s.commit(map[string]string{"a": "1"})
 	second := s.commit(map[string]string{"a": "2"})
@@ -99,13 +99,13 @@ func TestRewindIsRefusedUnlessAcceptedOnce(t *testing.T) {
 		t.Errorf("attempted %v, want %s", e.Attempted(), forced)
 	}
 	if old, err := src.At(t.Context(), accepted); err != nil || old.Revision.Hash != second {
-		t.Errorf("the accepted revision is gone after a rewind: %v", err)
+		t.Errorf("the accepted revision isn't available after a rewind: %v", err)
 	}
 	_, err = src.Fetch(t.Context(), sources.Request{Accepted: accepted, AcceptRewind: first})
 	wantReason(t, err, ReasonRewound)
 	next := fetch(t, src, sources.Request{Accepted: accepted, AcceptRewind: forced})
 	if next.Revision.Hash != forced {
-		t.Errorf("accepted rewind gave %s, want %s", next.Revision, forced)
+		t.Errorf("the accepted rewind returned %s, want %s", next.Revision, forced)
 	}
 	s.run(s.work, "reset", "-q", "--hard", first)
 	s.commit(map[string]string{"a": "4"})
@@ -113,7 +113,7 @@ func TestRewindIsRefusedUnlessAcceptedOnce(t *testing.T) {
 	wantReason(t, err, ReasonRewound)
 }
 
-func TestDeletedRefKeepsTheAcceptedRevision(t *testing.T) {
+func TestADeletedRefKeepsTheAcceptedRevision(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.commit(map[string]string{"a": "1"})
 	s.run(s.work, "push", "-q", "origin", "HEAD:refs/heads/deploy")
@@ -127,7 +127,7 @@ func TestDeletedRefKeepsTheAcceptedRevision(t *testing.T) {
 	}
 }
 
-func TestBranchMeansTheBranchAlsoWhereATagHasItsName(t *testing.T) {
+func TestABranchIsPreferredToATagOfTheSameName(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.commit(map[string]string{"a": "1"})
 	s.run(s.work, "tag", "main")
@@ -158,7 +158,7 @@ func TestTagsAndRanges(t *testing.T) {
 	ranged := s.source(url, c, func(cfg *Config) { cfg.Ref = Ref{Semver: ">=1.0.0 <2.0.0"} })
 	high := fetch(t, ranged, sources.Request{})
 	if high.Revision.String() != "v1.1.0@sha1:"+v11 {
-		t.Errorf("the range gave %s, want v1.1.0 at %s", high.Revision, v11)
+		t.Errorf("the range resolved to %s, want v1.1.0 at %s", high.Revision, v11)
 	}
 	pinned := s.source(url, c, func(cfg *Config) { cfg.Ref = Ref{Commit: v1} })
 	if got := fetch(t, pinned, sources.Request{}).Revision.String(); got != "sha1:"+v1 {
@@ -167,7 +167,7 @@ func TestTagsAndRanges(t *testing.T) {
 	before := s.requests.Load()
 	fetch(t, pinned, sources.Request{})
 	if s.requests.Load() != before {
-		t.Error("a commit that is there was looked for on the server")
+		t.Error("a commit in the mirror was requested from the server")
 	}
 
 	s.run(s.work, "push", "-q", "origin", ":refs/tags/v1.1.0")
@@ -180,7 +180,7 @@ func TestTagsAndRanges(t *testing.T) {
 	wantReason(t, err, ReasonTagMoved, v1, v11)
 }
 
-func TestBasicAuthenticationAndItsRefusal(t *testing.T) {
+func TestBasicAuthenticationSucceedsAndFails(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	want := s.commit(map[string]string{"a": "1"})
 	s.git.Auth("me", "s3cr3t-pw")
@@ -197,7 +197,7 @@ func TestBasicAuthenticationAndItsRefusal(t *testing.T) {
 	}
 }
 
-func TestAnOutageIsToldAndEnds(t *testing.T) {
+func TestAnOutageIsReportedAndEnds(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.commit(map[string]string{"a": "1"})
 	src := s.source(s.http(), c)
@@ -215,7 +215,7 @@ func TestAnOutageIsToldAndEnds(t *testing.T) {
 	}
 }
 
-func TestABusyServerIsNotAskedForEverythingAgain(t *testing.T) {
+func TestABusyServerDoesNotCauseAFullFetch(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.commit(map[string]string{"a": "1"})
 	src := s.source(s.http(), c)
@@ -226,7 +226,7 @@ func TestABusyServerIsNotAskedForEverythingAgain(t *testing.T) {
 	_, err := src.Fetch(t.Context(), sources.Request{Accepted: accepted})
 	wantReason(t, err, ReasonFetchFailed)
 	if got := s.requests.Load() - before; got != 2 {
-		t.Errorf("%d requests, want a look and one pack", got)
+		t.Errorf("%d requests, want one listing and one pack", got)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestRestartReadsTheMirrorWithoutTheServer(t *testing.T) {
 	wantReason(t, err, ReasonEquivocation)
 }
 
-func TestADamagedMirrorIsMadeAnewButNotOften(t *testing.T) {
+func TestADamagedMirrorIsRecreatedAtALimitedRate(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	want := s.commit(map[string]string{"a": "1"})
 	dir := t.TempDir()
@@ -275,8 +275,8 @@ func TestADamagedMirrorIsMadeAnewButNotOften(t *testing.T) {
 		t.Errorf("after damage %s, want %s", got, want)
 	}
 	damage()
-	if _, err := src.Fetch(t.Context(), sources.Request{}); err == nil || !strings.Contains(err.Error(), "next time in") {
-		t.Errorf("err = %v, want that the next try is later", err)
+	if _, err := src.Fetch(t.Context(), sources.Request{}); err == nil || !strings.Contains(err.Error(), "next attempt in") {
+		t.Errorf("err = %v, want a delayed next attempt", err)
 	}
 	c.advance(cloneEvery)
 	if got := fetch(t, src, sources.Request{}).Revision.Hash; got != want {
@@ -284,7 +284,7 @@ func TestADamagedMirrorIsMadeAnewButNotOften(t *testing.T) {
 	}
 }
 
-func TestManyFetchesDontGatherPacks(t *testing.T) {
+func TestManyFetchesDontAccumulatePacks(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.commit(map[string]string{"a": "0"})
 	src := s.source(s.http(), c)
@@ -298,7 +298,7 @@ func TestManyFetchesDontGatherPacks(t *testing.T) {
 	}
 }
 
-func TestLimitsAreKept(t *testing.T) {
+func TestLimitsAreEnforced(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	noise := make([]byte, 300_000)
 	for i := range noise {
@@ -318,12 +318,12 @@ func TestLimitsAreKept(t *testing.T) {
 		}
 		left, _ := filepath.Glob(filepath.Join(src.cfg.Dir, "mirror.git", "objects", "pack", "tmp_*"))
 		if len(left) > 0 {
-			t.Errorf("%s: %v was left", name, left)
+			t.Errorf("%s: %v remains", name, left)
 		}
 	}
 }
 
-func TestRefusedContent(t *testing.T) {
+func TestRejectedContent(t *testing.T) {
 	pointer := "version https://git-lfs.github.com/spec/v1\noid sha256:" + strings.Repeat("a", 64) + "\nsize 12\n"
 	for name, tc := range map[string]struct {
 		files map[string]string
@@ -349,7 +349,7 @@ func TestRefusedContent(t *testing.T) {
 	}
 }
 
-func TestSymlinksStayInside(t *testing.T) {
+func TestSymlinksMustStayInTheSource(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.commit(map[string]string{"base/a.yaml": "a: 1\n"})
 	if err := os.Symlink("base/a.yaml", filepath.Join(s.work, "l.yaml")); err != nil {
@@ -369,7 +369,7 @@ func TestSymlinksStayInside(t *testing.T) {
 	wantReason(t, err, ReasonInvalidTree, "evil", "leaves the source")
 }
 
-func TestSHA256RepositoryIsNamedAsSuch(t *testing.T) {
+func TestASHA256RepositoryIsReportedAsUnsupported(t *testing.T) {
 	s, c := newServer(t, "--object-format=sha256"), &clock{}
 	s.commit(map[string]string{"a": "1"})
 	_, err := s.source(s.http(), c).Fetch(t.Context(), sources.Request{})
@@ -386,7 +386,7 @@ func TestInitialCommitMustBeContained(t *testing.T) {
 	wantReason(t, err, ReasonRewound, "initialCommit")
 }
 
-func TestAClosedSourceLeavesItsMirrorToTheNext(t *testing.T) {
+func TestAClosedSourceReleasesItsMirror(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.commit(map[string]string{"a": "1"})
 	dir := t.TempDir()
@@ -410,19 +410,19 @@ func TestConfigIsChecked(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"http":                       {func(c *Config) { c.URL = "http://example.com/x" }, ReasonInsecureTransport},
-		"file":                       {func(c *Config) { c.URL = "file:///x" }, ReasonInsecureTransport},
-		"git":                        {func(c *Config) { c.URL = "git://example.com/x" }, ReasonInvalid},
-		"the scp form":               {func(c *Config) { c.URL = "git@example.com:x" }, ReasonInvalid},
-		"a password in the URL":      {func(c *Config) { c.URL = "https://u:p@example.com/x" }, ReasonInvalid},
-		"no ref":                     {func(c *Config) { c.Ref = Ref{} }, ReasonInvalid},
-		"two refs":                   {func(c *Config) { c.Ref.Tag = "v1" }, ReasonInvalid},
-		"a pattern as ref":           {func(c *Config) { c.Ref = Ref{Branch: "*"} }, ReasonInvalid},
-		"a ref outside refs":         {func(c *Config) { c.Ref = Ref{Name: "HEAD"} }, ReasonInvalid},
-		"a status branch":            {func(c *Config) { c.Ref = Ref{Branch: "lockstep-status/prod"} }, ReasonInvalid},
-		"a short commit":             {func(c *Config) { c.Ref = Ref{Commit: "abc"} }, ReasonInvalid},
-		"a path into Git's own":      {func(c *Config) { c.Path = "a/.git" }, ReasonInvalid},
-		"a range that can't be read": {func(c *Config) { c.Ref = Ref{Semver: "one"} }, ReasonInvalid},
+		"http":                  {func(c *Config) { c.URL = "http://example.com/x" }, ReasonInsecureTransport},
+		"file":                  {func(c *Config) { c.URL = "file:///x" }, ReasonInsecureTransport},
+		"git":                   {func(c *Config) { c.URL = "git://example.com/x" }, ReasonInvalid},
+		"the scp form":          {func(c *Config) { c.URL = "git@example.com:x" }, ReasonInvalid},
+		"a password in the URL": {func(c *Config) { c.URL = "https://u:p@example.com/x" }, ReasonInvalid},
+		"no ref":                {func(c *Config) { c.Ref = Ref{} }, ReasonInvalid},
+		"two refs":              {func(c *Config) { c.Ref.Tag = "v1" }, ReasonInvalid},
+		"a pattern as ref":      {func(c *Config) { c.Ref = Ref{Branch: "*"} }, ReasonInvalid},
+		"a ref outside refs":    {func(c *Config) { c.Ref = Ref{Name: "HEAD"} }, ReasonInvalid},
+		"a status branch":       {func(c *Config) { c.Ref = Ref{Branch: "lockstep-status/prod"} }, ReasonInvalid},
+		"a short commit":        {func(c *Config) { c.Ref = Ref{Commit: "abc"} }, ReasonInvalid},
+		"a path into .git":      {func(c *Config) { c.Path = "a/.git" }, ReasonInvalid},
+		"an invalid range":      {func(c *Config) { c.Ref = Ref{Semver: "one"} }, ReasonInvalid},
 	} {
 		cfg := base
 		tc.change(&cfg)
@@ -431,6 +431,6 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 	if _, err := New(base); err != nil {
-		t.Errorf("a good configuration: %v", err)
+		t.Errorf("a valid configuration: %v", err)
 	}
 }

@@ -23,9 +23,9 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// sshTransport is a transport.Transport over SSH. Unlike go-git's own it reads
-// no ssh_config and no agent, ends with its context while it connects, and
-// bounds what the server sends before a pack.
+// sshTransport is a transport.Transport over SSH. Unlike go-git's, it uses neither
+// ssh_config nor an SSH agent, connects under its context, and limits the
+// responses of the server.
 type sshTransport struct {
 	ctx         context.Context //nolint:containedctx // one transport serves one call; go-git's interface has no context here
 	credentials Credentials
@@ -56,7 +56,7 @@ func (t *sshTransport) open(service string, ep *transport.Endpoint) (_ *sshSessi
 	if err != nil {
 		return nil, err
 	}
-	// Closing the connection is what ends every read below.
+	// Closing the connection ends all reads below.
 	stop := context.AfterFunc(t.ctx, func() { _ = conn.Close() })
 	c, chans, reqs, err := ssh.NewClientConn(conn, addr, conf)
 	if err != nil {
@@ -70,7 +70,7 @@ func (t *sshTransport) open(service string, ep *transport.Endpoint) (_ *sshSessi
 	return s, nil
 }
 
-// ctxError prefers the context's error to that of the connection that it closed.
+// ctxError returns the context's error instead of that of the closed connection.
 func ctxError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -105,8 +105,7 @@ func (s *sshSession) start(service, path string) (err error) {
 	return s.run.Start(service + " " + quote(path))
 }
 
-// quote is Git's sq_quote_buf: what the server's shell, if it has one, reads
-// back as one argument.
+// quote quotes s as one shell argument, like Git's sq_quote_buf.
 func quote(s string) string {
 	return "'" + strings.NewReplacer(`'`, `'\''`, `!`, `'\!'`).Replace(s) + "'"
 }
@@ -122,7 +121,7 @@ func (s *sshSession) AdvertisedReferencesContext(ctx context.Context) (*packp.Ad
 		return s.adv, nil
 	}
 	adv := packp.NewAdvRefs()
-	err := adv.Decode(newLimitReader(s.out, maxRefs, "the server's list of references"))
+	err := adv.Decode(newLimitReader(s.out, maxRefs, "the list of references"))
 	if err != nil && (!s.push || !errors.Is(err, packp.ErrEmptyAdvRefs)) {
 		return nil, s.explain(ctx, err)
 	}
@@ -134,7 +133,7 @@ func (s *sshSession) AdvertisedReferencesContext(ctx context.Context) (*packp.Ad
 	return adv, nil
 }
 
-// explain finds out why the server answered nothing useful.
+// explain returns the cause of an invalid response.
 func (s *sshSession) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -145,7 +144,7 @@ func (s *sshSession) explain(ctx context.Context, err error) error {
 	if !errors.Is(err, packp.ErrEmptyInput) {
 		return err
 	}
-	_ = s.run.Wait() // the answer is on the standard error, complete only now
+	_ = s.run.Wait() // the standard error is complete after Wait
 	said := s.stderr.String()
 	for _, missing := range []string{"not found", "does not appear to be a git repository", "does not exist", "no such repository", "could not be found"} {
 		if strings.Contains(strings.ToLower(said), missing) {
@@ -181,7 +180,7 @@ func (s *sshSession) ReceivePack(ctx context.Context, req *packp.ReferenceUpdate
 	if err := s.in.Close(); err != nil {
 		return nil, ctxError(ctx, err)
 	}
-	var r io.Reader = newLimitReader(s.out, 1<<20, "the server's answer")
+	var r io.Reader = newLimitReader(s.out, 1<<20, "the response")
 	if req.Capabilities.Supports(capability.Sideband64k) {
 		d := sideband.NewDemuxer(sideband.Sideband64k, r)
 		d.Progress = req.Progress

@@ -5,8 +5,8 @@ package git
 
 import "sync"
 
-// tail keeps the first few kilobytes that are written to it and drops the
-// rest: what a server says besides its answer. It's safe for concurrent use.
+// tail retains the first few kilobytes that are written to it, such as the
+// standard error of a server. It is safe for concurrent use.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte
@@ -24,7 +24,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what was kept.
+// String returns the retained text.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// authority is a CA that issues certificates for one test.
+// authority is a CA for one test.
 type authority struct {
 	t    *testing.T
 	key  *ecdsa.PrivateKey
@@ -56,7 +56,7 @@ func (a *authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// issue returns a certificate and key in PEM, for both ends.
+// issue returns a certificate and key in PEM, for server and client.
 func (a *authority) issue() (cert, key []byte) {
 	a.t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -78,8 +78,8 @@ func (a *authority) issue() (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})
 }
 
-// front is an HTTPS server before the Git server that wants a client
-// certificate and a bearer token.
+// front is an HTTPS proxy of the Git server that requires a client certificate and
+// a bearer token.
 func (s *server) front(ca *authority, token string) string {
 	s.t.Helper()
 	behind, err := url.Parse(strings.TrimSuffix(s.http(), "/fleet.git"))
@@ -129,13 +129,13 @@ func TestHTTPSWithOwnCAClientCertificateAndToken(t *testing.T) {
 		change func(*Credentials)
 		want   string
 	}{
-		"without the CA":     {func(cr *Credentials) { cr.CA = nil }, ReasonFetchFailed},
-		"another CA":         {func(cr *Credentials) { cr.CA = newAuthority(t).pem() }, ReasonFetchFailed},
-		"a CA that isn't":    {func(cr *Credentials) { cr.CA = []byte("x") }, ReasonInvalid},
-		"no certificate":     {func(cr *Credentials) { cr.ClientCert, cr.ClientKey = nil, nil }, ReasonFetchFailed},
-		"a key that isn't":   {func(cr *Credentials) { cr.ClientKey = []byte("t0ken-s3cr3t") }, ReasonInvalid},
-		"another token":      {func(cr *Credentials) { cr.BearerToken = "0ther-s3cr3t" }, ReasonAuthFailed},
-		"a proxy that isn't": {func(cr *Credentials) { cr.Proxy = ":" }, ReasonInvalid},
+		"without the CA":   {func(cr *Credentials) { cr.CA = nil }, ReasonFetchFailed},
+		"another CA":       {func(cr *Credentials) { cr.CA = newAuthority(t).pem() }, ReasonFetchFailed},
+		"an invalid CA":    {func(cr *Credentials) { cr.CA = []byte("x") }, ReasonInvalid},
+		"no certificate":   {func(cr *Credentials) { cr.ClientCert, cr.ClientKey = nil, nil }, ReasonFetchFailed},
+		"an invalid key":   {func(cr *Credentials) { cr.ClientKey = []byte("t0ken-s3cr3t") }, ReasonInvalid},
+		"another token":    {func(cr *Credentials) { cr.BearerToken = "0ther-s3cr3t" }, ReasonAuthFailed},
+		"an invalid proxy": {func(cr *Credentials) { cr.Proxy = ":" }, ReasonInvalid},
 	} {
 		_, err := with(tc.change).Fetch(t.Context(), sources.Request{})
 		if reason(err) != tc.want || strings.Contains(err.Error(), "s3cr3t") {
@@ -144,7 +144,7 @@ func TestHTTPSWithOwnCAClientCertificateAndToken(t *testing.T) {
 	}
 }
 
-func TestCredentialsDontFollowARedirectElsewhere(t *testing.T) {
+func TestCredentialsAreNotSentToARedirectedHost(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.commit(map[string]string{"a": "1"})
 	leaked := false
@@ -175,7 +175,7 @@ func TestFileURLsWorkForDevelopment(t *testing.T) {
 	publish(t, s.publisher("file://"+s.bare), status("by file"))
 }
 
-func TestALostMirrorAsksForTheAcceptedCommitByName(t *testing.T) {
+func TestALostMirrorFetchesTheAcceptedCommitByHash(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	first := s.commit(map[string]string{"a": "1"})
 	s.commit(map[string]string{"a": "2"})

@@ -24,7 +24,7 @@ import (
 // Authority is one key that may sign revisions. Exactly one of SSH and OpenPGP
 // is set.
 type Authority struct {
-	// Name is how conditions call it.
+	// Name of the key in conditions.
 	Name string
 	// SSH is a public key as in authorized_keys: "ssh-ed25519 AAAA… comment".
 	SSH string
@@ -32,14 +32,13 @@ type Authority struct {
 	OpenPGP string
 }
 
-// minRSA is the smallest RSA key that may be an authority, in bits.
+// minRSA is the minimum length of an RSA key, in bits.
 const minRSA = 2048
 
-// sshNamespace is what Git signs in; see ssh-keygen(1) and gpg.format.
+// sshNamespace is the SSHSIG namespace of Git; see ssh-keygen(1).
 const sshNamespace = "git"
 
-// authorities are the parsed keys. One valid signature by one of them is
-// enough: a commit carries only one.
+// authorities are the parsed keys. One valid signature by any of them suffices.
 type authorities struct {
 	ssh []sshAuthority
 	pgp []pgpAuthority
@@ -55,8 +54,7 @@ type pgpAuthority struct {
 	keys openpgp.EntityList
 }
 
-// CheckAuthorities reports what is wrong with a list of authorities, so that
-// it's said when they are read and not at the first commit.
+// CheckAuthorities returns an error if the list is empty or a key is invalid.
 func CheckAuthorities(list []Authority) error {
 	_, err := parseAuthorities(list)
 	return err
@@ -64,7 +62,7 @@ func CheckAuthorities(list []Authority) error {
 
 func parseAuthorities(list []Authority) (*authorities, error) {
 	if len(list) == 0 {
-		return nil, errors.New("no authority: an empty list would verify nothing")
+		return nil, errors.New("no authorities: an empty list would verify nothing")
 	}
 	var out authorities
 	for _, a := range list {
@@ -72,7 +70,7 @@ func parseAuthorities(list []Authority) (*authorities, error) {
 		case a.Name == "":
 			return nil, errors.New("an authority has no name")
 		case (a.SSH == "") == (a.OpenPGP == ""):
-			return nil, fmt.Errorf("authority %q needs exactly one of an SSH and an OpenPGP key", a.Name)
+			return nil, fmt.Errorf("authority %q must have exactly one of an SSH and an OpenPGP key", a.Name)
 		case a.SSH != "":
 			key, err := parseSSHKey(a.SSH)
 			if err != nil {
@@ -99,10 +97,10 @@ func parseSSHKey(line string) (ssh.PublicKey, error) {
 		return nil, fmt.Errorf("SSH key: %w", err)
 	}
 	if len(options) > 0 || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, errors.New("SSH key: options and further lines are not understood here; give one plain public key")
+		return nil, errors.New("SSH key: options and further lines aren't supported; set one plain public key")
 	}
 	if _, ok := key.(*ssh.Certificate); ok {
-		return nil, errors.New("SSH key: certificates are not supported; give the public key")
+		return nil, errors.New("SSH key: certificates aren't supported; set the public key")
 	}
 	if c, ok := key.(ssh.CryptoPublicKey); ok {
 		if r, ok := c.CryptoPublicKey().(*rsa.PublicKey); ok && r.N.BitLen() < minRSA {
@@ -112,22 +110,22 @@ func parseSSHKey(line string) (ssh.PublicKey, error) {
 	return key, nil
 }
 
-// Signature headers, by which a format is told.
+// The headers that identify the signature format.
 const (
 	armorSSH  = "-----BEGIN SSH SIGNATURE-----"
 	armorPGP  = "-----BEGIN PGP SIGNATURE-----"
 	armorX509 = "-----BEGIN SIGNED MESSAGE-----"
 )
 
-// verify decides on a commit: who of the authorities signed exactly these
-// bytes. It looks at nothing that the commit says about itself.
+// verify returns the authority that signed the commit. It ignores the identities
+// in the commit.
 func (a *authorities) verify(c *commit, now time.Time) (*sources.Signer, *Error) {
 	if c.signature == nil {
 		return nil, refuse(ReasonUnsigned, "the commit isn't signed; sign it with a key of the role git: git commit -S")
 	}
 	armor := strings.TrimSpace(string(c.signature))
 	if n := strings.Count(armor, "-----BEGIN "); n != 1 || !strings.HasPrefix(armor, "-----BEGIN ") {
-		return nil, refuse(ReasonInvalidSignature, fmt.Sprintf("the signature header holds %d blocks; want exactly one", n))
+		return nil, refuse(ReasonInvalidSignature, fmt.Sprintf("the signature header contains %d blocks; want exactly one", n))
 	}
 	switch {
 	case strings.HasPrefix(armor, armorSSH):
@@ -135,7 +133,7 @@ func (a *authorities) verify(c *commit, now time.Time) (*sources.Signer, *Error)
 	case strings.HasPrefix(armor, armorPGP):
 		return a.verifyPGP(c, armor, now)
 	case strings.HasPrefix(armor, armorX509):
-		return nil, refuse(ReasonWrongAuthority, "the commit is signed with X.509 (gitsign, smimesign), which is not supported; sign it with SSH or OpenPGP")
+		return nil, refuse(ReasonWrongAuthority, "the commit is signed with X.509 (gitsign, smimesign), which isn't supported; sign it with SSH or OpenPGP")
 	}
 	return nil, refuse(ReasonInvalidSignature, "the commit's signature has an unknown format; want SSH or OpenPGP")
 }
@@ -143,7 +141,7 @@ func (a *authorities) verify(c *commit, now time.Time) (*sources.Signer, *Error)
 func (a *authorities) verifySSH(c *commit, armor []byte) (*sources.Signer, *Error) {
 	sig, err := sshsig.Unarmor(armor)
 	if err != nil {
-		return nil, wrap(ReasonInvalidSignature, "the commit's SSH signature can't be read", err)
+		return nil, wrap(ReasonInvalidSignature, "the commit's SSH signature is unreadable", err)
 	}
 	found := ssh.FingerprintSHA256(sig.PublicKey)
 	for _, auth := range a.ssh {
@@ -151,7 +149,7 @@ func (a *authorities) verifySSH(c *commit, armor []byte) (*sources.Signer, *Erro
 			continue
 		}
 		if err := sshsig.Verify(bytes.NewReader(c.payload), sig, auth.key, sig.HashAlgorithm, sshNamespace); err != nil {
-			return nil, wrap(ReasonInvalidSignature, fmt.Sprintf("the signature by %s (%s) isn't one over this commit", auth.name, found), err)
+			return nil, wrap(ReasonInvalidSignature, fmt.Sprintf("the signature by %s (%s) isn't valid for this commit", auth.name, found), err)
 		}
 		return &sources.Signer{Name: auth.name, Fingerprint: found, Format: "ssh"}, nil
 	}
@@ -159,7 +157,7 @@ func (a *authorities) verifySSH(c *commit, armor []byte) (*sources.Signer, *Erro
 }
 
 func (a *authorities) verifyPGP(c *commit, armor string, now time.Time) (*sources.Signer, *Error) {
-	// Keys expire by our clock, not by the time that the commit claims.
+	// Keys expire by the local clock, not by the time in the commit.
 	config := &packet.Config{Time: func() time.Time { return now }}
 	for _, auth := range a.pgp {
 		signer, err := openpgp.CheckArmoredDetachedSignature(auth.keys, bytes.NewReader(c.payload), strings.NewReader(armor), config)
@@ -173,10 +171,10 @@ func (a *authorities) verifyPGP(c *commit, armor string, now time.Time) (*source
 			return nil, wrap(ReasonInvalidSignature, fmt.Sprintf("the OpenPGP signature by %s isn't valid for this commit", auth.name), err)
 		}
 	}
-	return nil, refuse(ReasonWrongAuthority, "the commit has an OpenPGP signature, but by no authority; want one of: "+a.names())
+	return nil, refuse(ReasonWrongAuthority, "the commit's OpenPGP signature is by no authority; want one of: "+a.names())
 }
 
-// names lists the authorities for a message; they are our own words.
+// names returns the authorities for messages.
 func (a *authorities) names() string {
 	var out []string
 	for _, s := range a.ssh {

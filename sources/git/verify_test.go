@@ -45,7 +45,7 @@ func TestHeadSignedBySSH(t *testing.T) {
 	wantReason(t, err, "PolicyMissing")
 }
 
-func TestAChangedPolicyJudgesTheSameCommitAgain(t *testing.T) {
+func TestAPolicyChangeAppliesToAFetchedCommit(t *testing.T) {
 	s, c := newServer(t), &clock{}
 	s.sshSign("admin-1")
 	s.keygen("admin-2")
@@ -159,10 +159,10 @@ func TestAnyChangeOfASignedCommitIsRefused(t *testing.T) {
 		"a tree among the further headers": {raw[:end] + "\n" + strings.TrimSpace(zero) + raw[end:], "malformed"},
 		"a parent out of place":            {raw[:end] + "\nparent " + strings.Repeat("1", 40) + raw[end:], "malformed"},
 		"two signature headers":            {raw[:end] + "\n" + block + raw[end:], "malformed: commit has more than one signature"},
-		"two blocks in one header":         {raw[:end] + "\n " + strings.ReplaceAll(strings.TrimPrefix(block, "gpgsig "), "\n ", "\n ") + raw[end:], ReasonInvalidSignature + ": the signature header holds 2 blocks"},
+		"two blocks in one header":         {raw[:end] + "\n " + strings.ReplaceAll(strings.TrimPrefix(block, "gpgsig "), "\n ", "\n ") + raw[end:], ReasonInvalidSignature + ": the signature header contains 2 blocks"},
 		"a signature for another format":   {raw[:end] + "\ngpgsig-sha256 x" + raw[end:], "malformed"},
 		"no signature":                     {raw[:start] + raw[end+1:], ReasonUnsigned},
-		"a signature that isn't one":       {raw[:start] + "gpgsig -----BEGIN SSH SIGNATURE-----\n AAAA\n -----END SSH SIGNATURE-----" + raw[end:], ReasonInvalidSignature},
+		"an invalid signature":             {raw[:start] + "gpgsig -----BEGIN SSH SIGNATURE-----\n AAAA\n -----END SSH SIGNATURE-----" + raw[end:], ReasonInvalidSignature},
 		"X.509":                            {raw[:start] + "gpgsig -----BEGIN SIGNED MESSAGE-----\n AAAA\n -----END SIGNED MESSAGE-----" + raw[end:], ReasonWrongAuthority},
 	} {
 		if got := judge(tc.raw); !strings.HasPrefix(got, tc.want) {
@@ -171,7 +171,7 @@ func TestAnyChangeOfASignedCommitIsRefused(t *testing.T) {
 	}
 }
 
-func TestASignatureForAnotherPurposeIsRefused(t *testing.T) {
+func TestASignatureForAnotherPurposeIsRejected(t *testing.T) {
 	s := newServer(t)
 	s.sshSign("admin-1")
 	h := s.commit(map[string]string{"a": "1"}, "-S")
@@ -193,7 +193,7 @@ func TestASignatureForAnotherPurposeIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, e := auths.verify(c, epoch); e == nil || e.Reason() != ReasonInvalidSignature {
-		t.Errorf("a signature in namespace file passed for a commit: %v", e)
+		t.Errorf("a signature in namespace file was accepted for a commit: %v", e)
 	}
 }
 
@@ -213,10 +213,10 @@ func TestAuthoritiesAreChecked(t *testing.T) {
 		"no key":          {Name: "a"},
 		"two keys":        {Name: "a", SSH: s.pub("k"), OpenPGP: "x"},
 		"no name":         {SSH: s.pub("k")},
-		"rubbish":         {Name: "a", SSH: "ssh-ed25519 xx"},
+		"an invalid key":  {Name: "a", SSH: "ssh-ed25519 xx"},
 		"options":         {Name: "a", SSH: `command="x" ` + s.pub("k")},
 		"two lines":       {Name: "a", SSH: s.pub("k") + s.pub("k")},
-		"OpenPGP rubbish": {Name: "a", OpenPGP: "xx"},
+		"invalid OpenPGP": {Name: "a", OpenPGP: "xx"},
 		"a small RSA key": {Name: "a", SSH: smallRSA(t, s)},
 	} {
 		if err := CheckAuthorities([]Authority{a}); err == nil {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sourcetest holds what every sources.Source must do; sources/git and
-// sources/dir both run it.
+// Package sourcetest contains the conformance tests of sources.Source, which
+// sources/git and sources/dir run.
 package sourcetest
 
 import (
@@ -16,34 +16,34 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// Fixture is a source and a way to change what it declares.
+// Fixture is a source and a function that changes its content.
 type Fixture struct {
 	Source sources.Source
-	// Put replaces the whole content by files and links (path → target).
+	// Put replaces all content with files and links (path → target).
 	Put func(t *testing.T, files, links map[string]string)
 }
 
-// goldenSum is the canonical sum of {"a.yaml": "a: 1\n", "d/b": ""}. It's
-// recorded with accepted revisions: a change of it is a change of format.
+// goldenSum is the canonical sum of {"a.yaml": "a: 1\n", "d/b": ""}. Accepted
+// revisions record such sums, so it must not change.
 const goldenSum = "sha256:6cb0715c25c6e09e1c51597b56aa878e75b186391787fae35ff8644530449f35"
 
-// Run checks a source; each subtest gets a fixture of its own.
+// Run tests a source; each subtest gets a new fixture.
 func Run(t *testing.T, fixture func(t *testing.T) Fixture) {
 	t.Helper()
 	for _, tc := range []struct {
 		name  string
 		check func(t *testing.T, f Fixture)
 	}{
-		{"the content comes as it was written, with the same sum everywhere", content},
-		{"an unchanged source gives the same snapshot", unchanged},
-		{"a change gives another revision and leaves the old snapshot alone", change},
-		{"what was fetched is there by its revision", at},
-		{"a revision that never was is refused", never},
-		{"links inside are followed", linksInside},
-		{"links that leave are refused", linksOutside},
-		{"names that differ in case only are refused", clash},
-		{"a context that ended ends the call", ended},
-		{"calls may come at once", atOnce},
+		{"the content is unchanged and has the canonical sum", content},
+		{"an unchanged source returns the same snapshot", unchanged},
+		{"a change returns another revision and keeps the old snapshot", change},
+		{"a fetched snapshot is available by its revision", at},
+		{"an unknown revision is rejected", unknown},
+		{"links inside the source are followed", linksInside},
+		{"links out of the source are rejected", linksOutside},
+		{"names that differ only in case are rejected", clash},
+		{"a canceled context ends the call", canceled},
+		{"calls may be concurrent", concurrent},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.check(t, fixture(t)) })
 	}
@@ -110,10 +110,10 @@ func change(t *testing.T, f Fixture) {
 		t.Fatal(err)
 	}
 	if second.Revision.Same(first.Revision) || second.Revision.Tree == first.Revision.Tree {
-		t.Errorf("revision stayed %s", second.Revision)
+		t.Errorf("revision is still %s", second.Revision)
 	}
 	if _, err := second.FS.Stat("gone"); err == nil {
-		t.Error("a removed file is still there")
+		t.Error("a removed file still exists")
 	}
 	if got, err := first.FS.ReadFile("a"); err != nil || string(got) != "1" {
 		t.Errorf("the old snapshot changed: %q, %v", got, err)
@@ -134,7 +134,7 @@ func at(t *testing.T, f Fixture) {
 	}
 }
 
-func never(t *testing.T, f Fixture) {
+func unknown(t *testing.T, f Fixture) {
 	t.Helper()
 	f.Put(t, map[string]string{"a": "1"}, nil)
 	rev := fetch(t, f).Revision
@@ -170,17 +170,17 @@ func clash(t *testing.T, f Fixture) {
 	wantReason(t, err, "InvalidTree")
 }
 
-func ended(t *testing.T, f Fixture) {
+func canceled(t *testing.T, f Fixture) {
 	t.Helper()
 	f.Put(t, map[string]string{"a": "1"}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := f.Source.Fetch(ctx, sources.Request{}); err == nil {
-		t.Error("Fetch succeeded after its context had ended")
+		t.Error("Fetch succeeded with a canceled context")
 	}
 }
 
-func atOnce(t *testing.T, f Fixture) {
+func concurrent(t *testing.T, f Fixture) {
 	t.Helper()
 	f.Put(t, map[string]string{"a": "1"}, nil)
 	want := fetch(t, f).Revision
