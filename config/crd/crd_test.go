@@ -114,7 +114,7 @@ func TestTheAPIServerRejectsInvalidObjects(t *testing.T) {
 		"the trust policy":                            {document: policy},
 		"a source with two refs":                      {source, "branch: main", "branch: main, tag: v1", "exactly one of branch"},
 		"a source without a ref":                      {source, "branch: main", "", "exactly one of branch"},
-		"a source with a password in its URL":         {source, "git@git", "git:secret@git", "must not carry a password"},
+		"a source with a password in its URL":         {source, "git@git", "git:secret@git", "must not contain a password"},
 		"a source with a path outside the repository": {source, "clusters/prod", "../prod", "must stay inside"},
 		"a source with an unknown scheme":             {source, "ssh://", "ftp://", "should match"},
 		"a source with too short an interval":         {source, "cluster:", "interval: 1ms, cluster:", "interval must be between"},

@@ -192,8 +192,8 @@ func successor(cur, next *Document, now time.Time) error {
 	return r
 }
 
-// selfSigned checks the next revision's own root threshold: a root that can't
-// sign can't take office.
+// selfSigned checks the next revision's own root threshold, so that its root is
+// able to sign.
 func selfSigned(next *Document, e envelope, now time.Time) error {
 	keys := e.signedBy(next, RoleRoot, now)
 	if len(keys) >= next.threshold(RoleRoot) {

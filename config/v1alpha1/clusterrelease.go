@@ -256,8 +256,9 @@ type PrunePolicy struct {
 	// +optional
 	Enabled *bool `json:"enabled,omitempty"`
 	// MaxPercent of the managed objects that one new version may delete, 0 to
-	// 100; default 20. If more would be deleted, nothing is deleted and an
-	// error is reported. 0 allows no deletion.
+	// 100; default 20. Up to 5 objects are allowed in any case, unless it is 0,
+	// which allows no deletion. If more would be deleted, none is and an error is
+	// reported.
 	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100

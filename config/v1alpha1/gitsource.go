@@ -50,7 +50,7 @@ type GitSourceSpec struct {
 	// password in the URL is rejected; use secretRef.
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^(ssh|https|http|file)://`
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^[a-z]+://[^/@]*:[^/@]*@')",message="url must not carry a password; use secretRef"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^[a-z]+://[^/@]*:[^/@]*@')",message="url must not contain a password; use secretRef"
 	URL string `json:"url"`
 	// Ref selects the revision to follow. Set exactly one of its fields.
 	Ref GitRef `json:"ref"`

@@ -96,13 +96,13 @@ type NodeOSSpec struct {
 	// +optional
 	OnFailure string `json:"onFailure,omitempty"`
 	// BootDeadline is how long a reboot may take, as a Go duration; default
-	// 10m. Afterwards the host counts as lost.
+	// 10m. Then the host counts as lost, or is rolled back if its agent answers.
 	// +kubebuilder:default="10m"
 	// +optional
 	BootDeadline metav1.Duration `json:"bootDeadline,omitempty"`
 	// CommitDeadline is how long the agent waits for the commit after booting a
-	// new OS, as a Go duration; default 30m. Then it rolls back automatically.
-	// It must exceed gates.timeout plus gates.soak.
+	// new OS, as a Go duration; default 30m. Then it rolls back automatically,
+	// unless onFailure is Halt. It must exceed gates.timeout plus gates.soak.
 	// +kubebuilder:default="30m"
 	// +optional
 	CommitDeadline metav1.Duration `json:"commitDeadline,omitempty"`
@@ -323,8 +323,8 @@ type NodeOSStatus struct {
 	// +listType=atomic
 	// +optional
 	InFlight []HostInFlight `json:"inFlight,omitempty"`
-	// Denied lists the image digests that failed and aren't retried. At most
-	// 100.
+	// Denied lists the image digests that failed and aren't retried, the newest
+	// 20.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=atomic
 	// +optional
@@ -333,7 +333,7 @@ type NodeOSStatus struct {
 	// estimated.
 	// +optional
 	EstimatedEnd *metav1.Time `json:"estimatedEnd,omitempty"`
-	// Committed is the OS that was last committed on all hosts of the pool.
+	// Committed is the OS that a host of the pool committed last.
 	// +optional
 	Committed *OSImage `json:"committed,omitempty"`
 	// Conditions hold the latest observations, one per type: Ready,

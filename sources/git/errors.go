@@ -78,13 +78,13 @@ func wrap(reason, message string, err error) *Error {
 	return &Error{reason: reason, message: message, err: err}
 }
 
-// reasoned is any error of ours that knows its reason.
+// reasoned is an error with a condition reason.
 type reasoned interface {
 	error
 	Reason() string
 }
 
-// classify turns what a transport or a store said into an Error.
+// classify converts an error of a transport or a store into an Error.
 func classify(what string, err error) *Error {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own

@@ -83,7 +83,7 @@ func TestHeadSignedByOpenPGP(t *testing.T) {
 	s.run(s.work, "config", "user.signingkey", "admin@example.com")
 	s.commit(map[string]string{"a": "1"}, "-S")
 	url := s.http()
-	c.advance(1) // the key was made by the machine's clock, which tests don't know
+	c.advance(1) // the key has the time of the machine's clock
 	now := func(cfg *Config) { cfg.Now = realNow }
 
 	snap := fetch(t, s.source(url, c, now, func(cfg *Config) {
