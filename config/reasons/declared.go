@@ -42,7 +42,7 @@ func source() Group {
 			{"InvalidDesiredState", Operator, "a document can't be decoded, or the API server rejects it; nothing of the commit was applied", "run `lockstep validate PATH`, which prints file and line"},
 			{"PathNotFound", Operator, "the revision doesn't contain `spec.path`; nothing is deleted", "commit the directory, or correct the path"},
 			{"EmptyDesiredState", Operator, "`spec.path` contains no documents; nothing is deleted", "commit at least one document"},
-			{"SelfReference", Operator, "the repository contains its own GitSource, or one that the policy doesn't list", "change the GitSource with `kubectl`, or add the URL to `sources` in the policy"},
+			{"SelfReference", Operator, "the repository changes its own GitSource, or adds one that the policy doesn't list", "change the GitSource with `kubectl`, or add the URL to `sources` in the policy"},
 			{"OwnedByOther", Operator, "another source, release or tool manages the object", "remove it there, hand it over with `lockstep.dev/adopt-from`, or add the tool to `spec.adopt`"},
 			{"AuthenticationFailed", Automatic, "the server rejected the credentials", "renew the Secret"},
 			{"HostKeyMismatch", Operator, "the host key of the SSH server isn't in `known_hosts`", "verify the new key, then update `known_hosts` in the Secret"},
@@ -66,7 +66,7 @@ func source() Group {
 			{"StatusRewritten", None, "the status branch was changed externally and was overwritten; the message has its previous commit", "restrict pushes to the status branch"},
 			{"StatusPushDenied", Operator, "a policy of the Git server rejects the push", "allow the status key to push to `lockstep-status/*`"},
 			{"StatusPushFailed", Automatic, "the push failed: network, server or a concurrent push", ""},
-			{"StatusRefInvalid", Operator, "the status branch belongs to another cluster", "set another `spec.cluster`"},
+			{"StatusRefInvalid", Operator, "the cluster name is invalid for a status branch", "set another `spec.cluster`"},
 			{"Pruned", None, "event: objects were deleted because Git or the release no longer contains them", ""},
 		},
 	}
