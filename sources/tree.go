@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -16,9 +17,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
-	"golang.org/x/text/unicode/norm"
+	"github.com/lockstep-dev/lockstep/config/files"
 )
 
 // Limits bound a tree. A zero field means the default.
@@ -34,10 +34,10 @@ func (l Limits) WithDefaults() Limits {
 		l.Files = 20_000
 	}
 	if l.Bytes == 0 {
-		l.Bytes = 64 << 20
+		l.Bytes = files.MaxTreeBytes
 	}
 	if l.Depth == 0 {
-		l.Depth = 32
+		l.Depth = files.MaxTreeDepth
 	}
 	return l
 }
@@ -117,7 +117,7 @@ func (b *TreeBuilder) admit(name string, size int64) error {
 	if err := CheckPath(name); err != nil {
 		return err
 	}
-	if d := strings.Count(name, "/"); d > b.limits.Depth {
+	if d := files.Depth(name); d > b.limits.Depth {
 		return NewLimitError(name, "is %d directories deep; the limit is %d", d, b.limits.Depth)
 	}
 	if n := len(b.files) + len(b.links); n >= b.limits.Files {
@@ -137,13 +137,13 @@ func (b *TreeBuilder) admit(name string, size int64) error {
 // ignores case or Unicode form.
 func (b *TreeBuilder) unique(name string) error {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-		key := fold(dir)
+		key := files.Fold(dir)
 		if was, ok := b.folded[key]; ok && was != dir+"/" {
 			return NewTreeError(name, "its directory clashes with %q", strings.TrimSuffix(was, "/"))
 		}
 		b.folded[key] = dir + "/"
 	}
-	key := fold(name)
+	key := files.Fold(name)
 	if was, ok := b.folded[key]; ok {
 		return NewTreeError(name, "clashes with %q: names must differ in more than letter case or Unicode form",
 			strings.TrimSuffix(was, "/"))
@@ -152,37 +152,15 @@ func (b *TreeBuilder) unique(name string) error {
 	return nil
 }
 
-func fold(s string) string { return strings.ToLower(norm.NFC.String(s)) }
-
-// CheckPath rejects a path that isn't clean, relative, slash-separated and valid
-// UTF-8, or that has an element which git fsck --strict rejects (".", "..", ".git"
-// in any case).
+// CheckPath checks a path by the rules of files.CheckPath. The error is a
+// TreeError.
 func CheckPath(name string) error {
-	if !fs.ValidPath(name) || name == "." {
-		return NewTreeError(name, "isn't a clean path inside the source")
+	err := files.CheckPath(name)
+	if limited := (*files.LimitError)(nil); errors.As(err, &limited) {
+		return NewLimitError(name, "%v", err)
 	}
-	for elem := range strings.SplitSeq(name, "/") {
-		if err := CheckName(elem); err != nil {
-			return NewTreeError(name, "%v", err)
-		}
-	}
-	return nil
-}
-
-// CheckName rejects a name that may not be an element of a path in a tree.
-func CheckName(elem string) error {
-	folded := strings.ToLower(elem)
-	switch {
-	case elem == "" || elem == "." || elem == "..":
-		return fmt.Errorf("element %q is not allowed", elem)
-	case !utf8.ValidString(elem):
-		return fmt.Errorf("element %q is not UTF-8", elem)
-	case strings.ContainsAny(elem, "/\\\x00\n\r"):
-		return fmt.Errorf("element %q holds a separator, a line break or a zero byte", elem)
-	case folded == ".git" || folded == "git~1" || strings.TrimRight(folded, ". ") == ".git":
-		return fmt.Errorf("element %q is reserved by Git", elem)
-	case len(elem) > 255:
-		return fmt.Errorf("element of %d bytes is longer than 255", len(elem))
+	if err != nil {
+		return NewTreeError(name, "%v", err)
 	}
 	return nil
 }

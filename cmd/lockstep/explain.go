@@ -75,18 +75,18 @@ func explainReason(out io.Writer, name string) error {
 	if !ok {
 		return invalid(fmt.Errorf("%.100q is neither an object (KIND/NAME, for example clusterrelease/platform) nor a condition reason of Lockstep", name))
 	}
-	if err := printf(out, "%s: %s\n", r.Name, r.Means); err != nil {
+	if err := printf(out, "%s: %s\n", r.Name, r.Meaning); err != nil {
 		return err
 	}
-	if r.Mends != reasons.Fine {
-		if err := printf(out, "  resolves automatically: %s\n", r.Mends); err != nil {
+	if r.Recovery != reasons.None {
+		if err := printf(out, "  resolves automatically: %s\n", r.Recovery); err != nil {
 			return err
 		}
 	}
-	if r.Do == "" {
+	if r.Action == "" {
 		return nil
 	}
-	return printf(out, "  to do: %s\n", strings.ReplaceAll(r.Do, "`", ""))
+	return printf(out, "  to do: %s\n", strings.ReplaceAll(r.Action, "`", ""))
 }
 
 // evidence is what an explanation is based on.

@@ -225,7 +225,7 @@ func TestExplainFollowsTheChainFromTheCommitToTheLiveObject(t *testing.T) {
 	e.contains("configmap/explained/other", "not managed: excluded by ClusterRelease/explained 1.4.2: Profile: only for profile edge")
 	e.contains("configmap/explained/nowhere", "not found; no release declares it")
 	e.contains("configmap/explained/hotfixed", "unmanaged by an override of ClusterRelease/explained: hotfix")
-	e.contains("configmap/explained/refused", "not ready for ClusterRelease/explained 1.4.2: WebhookDenied: policy: no", "for 4m", "said no")
+	e.contains("configmap/explained/refused", "not ready for ClusterRelease/explained 1.4.2: WebhookDenied: policy: no", "for 4m", "rejected the object")
 	e.contains("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "resolves automatically: yes", "blocking  ConfigMap explained/refused", "doesn't resolve automatically",
 		"payload   2 documents excluded, 1 warnings",
 		"warning   HostSkew: kubelets are old")

@@ -65,12 +65,12 @@ func (v *explainView) explain(reason string) {
 	}
 	v.explained[reason] = true
 	r, ok := reasons.Find(reason)
-	if !ok || r.Mends == reasons.Fine {
+	if !ok || r.Recovery == reasons.None {
 		return
 	}
-	v.line("means", "%s: %s; resolves automatically: %s", r.Name, r.Means, r.Mends)
-	if r.Do != "" {
-		v.line("to do", "%s", strings.ReplaceAll(r.Do, "`", ""))
+	v.line("means", "%s: %s; resolves automatically: %s", r.Name, r.Meaning, r.Recovery)
+	if r.Action != "" {
+		v.line("to do", "%s", strings.ReplaceAll(r.Action, "`", ""))
 	}
 }
 

@@ -21,7 +21,7 @@ func release() Group {
 			{"Suspended", Operator, "`spec.suspend` is set", "remove it in Git"},
 			{"NotFromSource", Automatic, "the object differs from Git, or from the release that contains it, and isn't acted on until it is restored", "if it persists, commit the change, or delete an object that isn't declared"},
 			{"DependencyNotReady", Automatic, "a release in `spec.dependsOn` isn't ready", "run `lockstep explain clusterrelease/NAME` for it"},
-			{"HostsDisabled", Operator, "the reconciler has no certificate for agents", "start it with `--agent-pki`"},
+			{"HostsDisabled", Operator, "the reconciler has no certificate for agents", "start it with `--pki-dir`"},
 			{"RetrievalFailed", Automatic, "the release couldn't be fetched or read", ""},
 			{"NoPayload", Automatic, "internal error: the retriever returned no payload", "report a bug"},
 			{"PayloadInvalid", Operator, "a manifest is unreadable or contradicts another; the message has file and line", "run `lockstep release inspect`, correct the manifest and build again"},
