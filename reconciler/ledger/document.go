@@ -55,9 +55,7 @@ type State string
 // a bad one.
 const (
 	Idle        State = "Idle"
-	Pending     State = "Pending"
 	Staging     State = "Staging"
-	Staged      State = "Staged"
 	Claimed     State = "Claimed"
 	Draining    State = "Draining"
 	Drained     State = "Drained"
@@ -127,8 +125,6 @@ type Slot struct {
 	ClaimedAt time.Time `json:"claimedAt"`
 	// Since is when State was entered.
 	Since time.Time `json:"since"`
-	// PriorCordon says that the node was cordoned before we came.
-	PriorCordon bool `json:"priorCordon,omitempty"`
 	// ControlPlane marks nodes of which one only may be in flight.
 	ControlPlane bool `json:"controlPlane,omitempty"`
 	// PrevBootID and PrevDigest are what ran when Activate was ordered.
@@ -308,17 +304,6 @@ func (d *Document) SetPool(uid string, p Pool) {
 		d.Pools = map[string]Pool{}
 	}
 	d.Pools[uid] = p
-}
-
-// SlotsOf counts the slots that one pool holds.
-func (d Document) SlotsOf(pool string) int {
-	n := 0
-	for _, s := range d.Slots {
-		if s.Pool == pool {
-			n++
-		}
-	}
-	return n
 }
 
 // HasCommitted says whether a healthy host of the pool has committed digest.

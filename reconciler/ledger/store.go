@@ -54,7 +54,6 @@ type Snapshot struct {
 	// Missing says that there was no ledger: it's new, or it was lost.
 	Missing bool
 	version string
-	uid     string
 }
 
 // Store reads and replaces the ledger. It's safe for concurrent use and keeps
@@ -73,7 +72,7 @@ func (s *Store) Load(ctx context.Context) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("ledger: read %s/%s: %w", Namespace, Name, err)
 	}
-	snap := Snapshot{version: cm.ResourceVersion, uid: string(cm.UID)}
+	snap := Snapshot{version: cm.ResourceVersion}
 	raw, ok := cm.Data[Key]
 	if !ok {
 		snap.Missing = true
@@ -114,7 +113,7 @@ func (s *Store) Swap(ctx context.Context, from Snapshot, to Document) (Snapshot,
 		return Snapshot{}, fmt.Errorf("ledger: write %s/%s: %w", Namespace, Name, err)
 	}
 	to.Version = max(to.Version, Version)
-	return Snapshot{Document: to, version: got.ResourceVersion, uid: string(got.UID)}, nil
+	return Snapshot{Document: to, version: got.ResourceVersion}, nil
 }
 
 // Acquire raises the fence above everything known and returns it: one above

@@ -89,9 +89,8 @@ type Pool struct {
 	Suspended bool
 	Paused    string
 	Deleting  bool
-	// Resume is the value of the resume annotation, Nonce that of the rerun
-	// annotation.
-	Resume, Nonce string
+	// Resume is the value of the resume annotation.
+	Resume string
 	// Round tells the tries of a target apart that the pool came back to; Plan
 	// takes it from the ledger.
 	Round int64
@@ -145,7 +144,6 @@ func PoolOf(n *v1alpha1.NodeOS) (Pool, error) {
 		Paused:             n.Annotations[v1alpha1.AnnotationPaused],
 		Deleting:           !n.DeletionTimestamp.IsZero(),
 		Resume:             n.Annotations[v1alpha1.AnnotationResume],
-		Nonce:              n.Annotations[v1alpha1.AnnotationRerun],
 	}
 	if _, ok := n.Annotations[v1alpha1.AnnotationPaused]; ok && p.Paused == "" {
 		p.Paused = "no reason was given"
