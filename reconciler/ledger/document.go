@@ -256,8 +256,6 @@ type Committed struct {
 type Mark struct {
 	Image
 	At time.Time `json:"at"`
-	// Reset names the signed order that lowered the mark, if one did.
-	Reset string `json:"reset,omitempty"`
 }
 
 // Clone returns a copy that shares nothing with d.

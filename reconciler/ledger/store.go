@@ -211,18 +211,6 @@ func (s *Store) RaiseMark(ctx context.Context, product string, img Image, now ti
 	}, keepFence)
 }
 
-// ResetMark sets the mark of a product to img, also lower. The caller must
-// have verified the root's signed markReset that order names.
-func (s *Store) ResetMark(ctx context.Context, product string, img Image, order string, now time.Time) error {
-	return s.modify(ctx, func(d *Document) (bool, error) {
-		if old := d.Marks[product]; old.Reset == order {
-			return false, nil
-		}
-		d.setMark(product, Mark{Image: img, At: now, Reset: order})
-		return true, nil
-	}, keepFence)
-}
-
 func (d *Document) setMark(product string, m Mark) {
 	if d.Marks == nil {
 		d.Marks = map[string]Mark{}

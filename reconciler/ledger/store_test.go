@@ -215,12 +215,4 @@ func TestMarksOnlyRise(t *testing.T) {
 	if err := s.RaiseMark(ctx, "os", Image{Version: "latest"}, noon()); err == nil {
 		t.Error("a mark that is no version was taken")
 	}
-	for _, order := range []string{"order-1", "order-1"} {
-		if err := s.ResetMark(ctx, "os", Image{Version: "1.0.0"}, order, noon()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := mark(); got != "1.0.0" {
-		t.Errorf("after a signed reset the mark is %s", got)
-	}
 }
