@@ -103,7 +103,7 @@ func newHostRuntime(o *Operator) (*hostRuntime, error) {
 		Cordoner:   drain.NewCordoner(o.kube.CoreV1().Nodes()),
 		Evictor:    drain.NewEvictor(drain.Config{Client: o.kube, Jitter: rand.Float64}),
 		ClusterUID: o.uid, Holder: fmt.Sprintf("%s/%d/%x", name, os.Getpid(), rand.Uint64()), //nolint:gosec // it must be unique, not secret
-		Now: o.opts.Now, GlobalLimit: -1,
+		Now: o.opts.Now,
 	})
 	return h, err
 }

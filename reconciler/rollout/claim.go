@@ -207,12 +207,8 @@ func (p *planner) budget(allowed int) (n int, reason, message string) {
 	limit := p.pool.Limit(p.total)
 	n, reason = limit-p.counts.unavailable, "Budget"
 	message = fmt.Sprintf("%d of %d hosts are unavailable, %d may be", p.counts.unavailable, p.total, limit)
-	slots := len(p.out.Ledger.Slots)
-	if free := ledger.MaxSlots - slots; free < n {
+	if free := ledger.MaxSlots - len(p.out.Ledger.Slots); free < n {
 		n, reason, message = free, "Budget", fmt.Sprintf("the ledger holds at most %d slots", ledger.MaxSlots)
-	}
-	if free := p.in.GlobalLimit - slots; p.in.GlobalLimit >= 0 && free < n {
-		n, reason, message = free, "GlobalBudget", fmt.Sprintf("%d hosts are in flight in all pools, %d may be", slots, p.in.GlobalLimit)
 	}
 	if allowed != math.MaxInt {
 		if free := allowed - p.counts.updated - p.counts.inFlight; free < n {

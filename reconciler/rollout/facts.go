@@ -21,8 +21,6 @@ type Input struct {
 	Ledger  ledger.Document
 	// Epoch is the fence under which the caller leads.
 	Epoch uint64
-	// GlobalLimit bounds the slots of all pools; negative: no bound.
-	GlobalLimit int
 	// Pools are the UIDs of the pools that exist, this one among them; nil:
 	// not known. What's remembered of others is forgotten.
 	Pools map[string]bool

@@ -44,7 +44,7 @@ var digests = map[string]string{"1.0.0": "sha256:" + strings.Repeat("1", 64), "2
 
 func newScenario() *scenario {
 	s := &scenario{now: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)}
-	s.in = Input{Epoch: 7, GlobalLimit: -1, ClusterNodes: 10}
+	s.in = Input{Epoch: 7, ClusterNodes: 10}
 	s.in.Pool = Pool{
 		UID: "pool", Name: "workers", MaxUnavailable: intstr.FromInt32(1), MaxParallelStaging: 10, FailureThreshold: 1,
 		DrainTimeout: 15 * time.Minute, DrainDeadline: DeadlineAbort, GateTimeout: 15 * time.Minute, Soak: 2 * time.Minute,
@@ -109,8 +109,6 @@ func (s *scenario) pool(t *testing.T, d *datadriven.TestData) {
 			p.FailureThreshold = number(t, d, v)
 		case "maxQuarantined":
 			p.MaxQuarantined = number(t, d, v)
-		case "global":
-			s.in.GlobalLimit = number(t, d, v)
 		case "nodes":
 			s.in.ClusterNodes = number(t, d, v)
 		case "paused":

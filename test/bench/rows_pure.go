@@ -137,7 +137,7 @@ func planRows(ctx context.Context, b *bench) ([]result, error) {
 
 func planInput(hosts int, now time.Time) rollout.Input {
 	old, target := "sha256:"+strings.Repeat("1", 64), "sha256:"+strings.Repeat("2", 64)
-	in := rollout.Input{Epoch: 7, GlobalLimit: -1, ClusterNodes: hosts, Pool: rollout.Pool{
+	in := rollout.Input{Epoch: 7, ClusterNodes: hosts, Pool: rollout.Pool{
 		UID: "pool", Name: "workers", MaxUnavailable: intstr.FromString("5%"), MaxParallelStaging: 10, FailureThreshold: 1,
 		Target: ledger.Image{Version: "2.0.0", Digest: target}, Ref: nodeos.ImageRef{Repository: "registry.example.com/os", Digest: target},
 		DrainTimeout: 15 * time.Minute, DrainDeadline: rollout.DeadlineAbort, GateTimeout: 15 * time.Minute, Soak: 2 * time.Minute,

@@ -174,7 +174,7 @@ func (b *bed) leader(holder string) *Executor {
 		Facts:    Cluster{Cached: b.user, Live: b.user, Namespace: v1alpha1.Namespace, Now: b.clock},
 		Agents:   agents{b},
 		Cordoner: drain.NewCordoner(b.kube.CoreV1().Nodes()), Evictor: drain.NewEvictor(drain.Config{Client: b.kube}),
-		ClusterUID: simCluster, Holder: holder, Now: b.clock, GlobalLimit: -1,
+		ClusterUID: simCluster, Holder: holder, Now: b.clock,
 	})
 	if err != nil {
 		b.t.Fatal(err)

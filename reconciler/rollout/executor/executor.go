@@ -113,7 +113,7 @@ type FencedError interface {
 	Stored() nodeos.Fence
 }
 
-// Config makes an Executor. All but the last four are needed.
+// Config makes an Executor. All but the last three are needed.
 type Config struct {
 	Ledger   Ledger
 	Facts    Facts
@@ -125,8 +125,6 @@ type Config struct {
 	// Holder names this process; unique to its life.
 	Holder string
 	Now    func() time.Time
-	// GlobalLimit bounds the nodes in flight in the cluster; negative: no bound.
-	GlobalLimit int
 	// Workers do steps at once; zero: 16.
 	Workers int
 	// Poll is how often hosts in flight are looked at; zero: 2 s.

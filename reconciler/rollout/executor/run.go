@@ -65,7 +65,7 @@ func (r *run) observe(ctx context.Context, doc ledger.Document) (rollout.Input, 
 	})
 	return rollout.Input{
 		Pool: r.pool, Members: obs.Members, Ledger: doc, Epoch: r.fence.Epoch,
-		GlobalLimit: r.e.cfg.GlobalLimit, ClusterNodes: obs.ClusterNodes, Quorum: obs.Quorum, Pools: obs.Pools,
+		ClusterNodes: obs.ClusterNodes, Quorum: obs.Quorum, Pools: obs.Pools,
 	}, ctx.Err()
 }
 

@@ -584,6 +584,6 @@ func (w *world) setTarget(n int) {
 func (w *world) executor(holder string) *Executor {
 	return &Executor{refused: map[string]string{}, cfg: Config{
 		Ledger: ledger.NewStore(simMaps{w}), Facts: simWorld{w}, Agents: simAgents{w}, Cordoner: simCordoner{w}, Evictor: simEvictor{w},
-		ClusterUID: simCluster, Holder: holder, Now: func() time.Time { return w.now }, GlobalLimit: -1, Workers: 1, Poll: defaultPoll,
+		ClusterUID: simCluster, Holder: holder, Now: func() time.Time { return w.now }, Workers: 1, Poll: defaultPoll,
 	}}
 }
