@@ -25,8 +25,8 @@ import (
 
 // Limits of a drain.
 const (
-	// DefaultWorkers evict at once in one round.
-	DefaultWorkers = 8
+	// workers is how many pods one round evicts at a time.
+	workers = 8
 	// podPage is how many pods a list request returns.
 	podPage = 500
 	// maxPods is how many pods of one node are looked at.
@@ -44,8 +44,6 @@ const (
 type Config struct {
 	// Client lists pods and posts evictions.
 	Client kubernetes.Interface
-	// Workers evict at once in one round; zero: DefaultWorkers.
-	Workers int
 	// Jitter returns a number in [0, 1); nil: none.
 	Jitter func() float64
 }
@@ -53,9 +51,8 @@ type Config struct {
 // Evictor has the pods of nodes leave. It's safe for concurrent use; all it
 // remembers is when a pod may be tried again.
 type Evictor struct {
-	client  kubernetes.Interface
-	workers int
-	jitter  func() float64
+	client kubernetes.Interface
+	jitter func() float64
 
 	mu    sync.Mutex
 	tries map[string]try // by pod UID
@@ -70,10 +67,7 @@ type try struct {
 
 // NewEvictor returns an Evictor.
 func NewEvictor(c Config) *Evictor {
-	e := &Evictor{client: c.Client, workers: c.Workers, jitter: c.Jitter, tries: map[string]try{}}
-	if e.workers <= 0 {
-		e.workers = DefaultWorkers
-	}
+	e := &Evictor{client: c.Client, jitter: c.Jitter, tries: map[string]try{}}
 	if e.jitter == nil {
 		e.jitter = func() float64 { return 0 }
 	}
@@ -149,7 +143,7 @@ func (e *Evictor) Round(ctx context.Context, r Request, now time.Time) (Report, 
 		mu   sync.Mutex
 		work = make(chan *corev1.Pod)
 	)
-	for range min(e.workers, len(due)) {
+	for range min(workers, len(due)) {
 		wg.Go(func() {
 			for pod := range work {
 				blocker, err := e.one(ctx, pod, r, now)

@@ -39,9 +39,6 @@ type Node struct {
 type Policy struct {
 	// Force evicts pods that nothing would make again.
 	Force bool
-	// Spare says which pods stay whatever else holds: those of the
-	// reconciler itself, where they fit nowhere else. May be nil.
-	Spare func(*corev1.Pod) bool
 	// GracePeriodSeconds overrides that of the pods; negative: their own.
 	GracePeriodSeconds int64
 }
@@ -63,8 +60,6 @@ func Classify(pod *corev1.Pod, node Node, p Policy, now time.Time) (Verdict, str
 		return Ignore, "finished"
 	case owner != nil && owner.Kind == "DaemonSet":
 		return Ignore, "of a DaemonSet"
-	case p.Spare != nil && p.Spare(pod):
-		return Ignore, "spared"
 	case owner == nil && !p.Force:
 		return Blocks, "no controller would make it again; delete it, or set spec.drain.force"
 	default:

@@ -42,10 +42,8 @@ func TestJudge(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet")},
 			Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}},
 		}, want: Evict},
-		"a pod on its way is waited for":             {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, want: Leaving},
-		"but not on a node whose kubelet is dead":    {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, node: Node{KubeletDead: true}, want: Ignore},
-		"what the caller spares stays":               {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet")}}, policy: Policy{Spare: func(*corev1.Pod) bool { return true }}, want: Ignore},
-		"force evicts no pod that the caller spares": {policy: Policy{Force: true, Spare: func(*corev1.Pod) bool { return true }}, want: Ignore},
+		"a pod on its way is waited for":          {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, want: Leaving},
+		"but not on a node whose kubelet is dead": {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, node: Node{KubeletDead: true}, want: Ignore},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -113,7 +113,7 @@ type FencedError interface {
 	Stored() nodeos.Fence
 }
 
-// Config makes an Executor. All but the last three are needed.
+// Config makes an Executor. All but the last two are needed.
 type Config struct {
 	Ledger   Ledger
 	Facts    Facts
@@ -129,8 +129,6 @@ type Config struct {
 	Workers int
 	// Poll is how often hosts in flight are looked at; zero: 2 s.
 	Poll time.Duration
-	// Spare picks pods that no drain evicts; may be nil.
-	Spare drain.Policy
 }
 
 // Executor drives the pools of a cluster. Passes over different pools may run

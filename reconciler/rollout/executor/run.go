@@ -106,9 +106,7 @@ func (r *run) ask(ctx context.Context, m *rollout.Member, s ledger.Slot) {
 }
 
 func (r *run) drainOf(node string) drain.Request {
-	policy := r.e.cfg.Spare
-	policy.Force = policy.Force || r.nodeOS.Spec.Drain.Force
-	policy.GracePeriodSeconds = -1
+	policy := drain.Policy{Force: r.nodeOS.Spec.Drain.Force, GracePeriodSeconds: -1}
 	if g := r.nodeOS.Spec.Drain.GracePeriodSeconds; g != nil {
 		policy.GracePeriodSeconds = *g
 	}
