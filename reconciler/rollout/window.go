@@ -29,7 +29,6 @@ type Window struct {
 	cron     *cron.SpecSchedule
 	duration time.Duration
 	zone     *time.Location
-	text     string
 }
 
 // ParseWindow reads a window: a cron expression of five fields, how long it
@@ -56,11 +55,8 @@ func ParseWindow(expr string, duration time.Duration, zone string) (Window, erro
 	if err != nil {
 		return Window{}, fmt.Errorf("time zone %q: %w", zone, err)
 	}
-	return Window{cron: spec, duration: duration, zone: loc, text: fmt.Sprintf("%s for %s (%s)", expr, duration, loc)}, nil
+	return Window{cron: spec, duration: duration, zone: loc}, nil
 }
-
-// String returns the window as people wrote it.
-func (w Window) String() string { return w.text }
 
 // closes returns when the window that is open at now closes; false if none is.
 func (w Window) closes(now time.Time) (time.Time, bool) {

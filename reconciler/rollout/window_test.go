@@ -110,8 +110,8 @@ func TestWindowsAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if w, err := ParseWindow(tc.cron, tc.duration, tc.zone); err == nil {
-				t.Errorf("accepted as %s", w)
+			if _, err := ParseWindow(tc.cron, tc.duration, tc.zone); err == nil {
+				t.Error("accepted")
 			}
 		})
 	}
@@ -124,21 +124,22 @@ func TestOpeningIsFollowedByOpen(t *testing.T) {
 	zones := []string{"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Asia/Kathmandu", "Pacific/Apia", "Africa/Casablanca"}
 	rapid.Check(t, func(t *rapid.T) {
 		cron := rapid.SampledFrom([]string{"0 0 * * *", "30 2 * * *", "15 3 * * 0", "0 23 1 * *", "59 23 * * 1-5", "0 0 29 2 *"}).Draw(t, "cron")
-		w, err := ParseWindow(cron, time.Duration(rapid.IntRange(1, 20).Draw(t, "hours"))*time.Hour, rapid.SampledFrom(zones).Draw(t, "zone"))
+		zone := rapid.SampledFrom(zones).Draw(t, "zone")
+		w, err := ParseWindow(cron, time.Duration(rapid.IntRange(1, 20).Draw(t, "hours"))*time.Hour, zone)
 		if err != nil {
 			t.Fatal(err)
 		}
 		now := time.Unix(rapid.Int64Range(1_000_000_000, 2_000_000_000).Draw(t, "now"), 0)
 		next, ok := w.opens(now)
 		if !ok {
-			t.Fatalf("%s never opens after %s", w, now)
+			t.Fatalf("%s (%s) never opens after %s", cron, zone, now)
 		}
 		if !next.After(now) {
-			t.Fatalf("%s opens at %s, not after %s", w, next, now)
+			t.Fatalf("%s (%s) opens at %s, not after %s", cron, zone, next, now)
 		}
 		end, open := w.closes(next)
 		if !open || end.Before(next.Add(w.duration)) {
-			t.Fatalf("%s is to open at %s and is open=%v until %s", w, next, open, end)
+			t.Fatalf("%s (%s) must be open at %s; open=%v until %s", cron, zone, next, open, end)
 		}
 	})
 }
