@@ -178,14 +178,14 @@ func (h *hostRuntime) setRollouts(pool string, states map[string]v1alpha1.HostRo
 	if h.syncer == nil {
 		return
 	}
-	h.syncer.Rollouts(pool, states)
+	h.syncer.SetRollouts(pool, states)
 	notify(h.hostChanged)
 }
 
 // forgetPool forgets a NodeOS that was deleted.
 func (h *hostRuntime) forgetPool(name string) {
 	if h.syncer != nil {
-		h.syncer.Rollouts(name, nil)
+		h.syncer.SetRollouts(name, nil)
 	}
 }
 

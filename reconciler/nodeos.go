@@ -159,7 +159,7 @@ func (r *poolReconciler) pass(ctx context.Context, before, obj *v1alpha1.NodeOS)
 	if err := r.patchStatus(ctx, before, obj); err != nil {
 		return ctrl.Result{}, err
 	}
-	again := result.Again
+	again := result.RequeueAfter
 	if verdict.err != nil {
 		again = min(again, retryUnverified)
 	}

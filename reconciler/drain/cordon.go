@@ -58,7 +58,7 @@ func (c *Cordoner) Cordon(ctx context.Context, name, uid, owner string) error {
 	case n.Spec.Unschedulable:
 		return fmt.Errorf("cordon %s for %s: %w", name, owner, ErrCordonedExternally)
 	}
-	ops := append(guards(n), ensureAnnotations(n)...)
+	ops := append(preconditions(n), ensureAnnotations(n)...)
 	ops = append(
 		ops,
 		op{"add", annotationPath, owner},
@@ -84,7 +84,7 @@ func (c *Cordoner) Uncordon(ctx context.Context, name, uid, owner string) error 
 	if n.Annotations[v1alpha1.AnnotationCordonedBy] != owner {
 		return nil
 	}
-	ops := append(guards(n), op{"test", annotationPath, owner}, op{"remove", annotationPath, nil})
+	ops := append(preconditions(n), op{"test", annotationPath, owner}, op{"remove", annotationPath, nil})
 	if n.Spec.Unschedulable {
 		ops = append(ops, op{"remove", "/spec/unschedulable", nil})
 	}
@@ -131,7 +131,7 @@ type op struct {
 var annotationPath = "/metadata/annotations/" + strings.ReplaceAll(v1alpha1.AnnotationCordonedBy, "/", "~1") //nolint:gochecknoglobals // a constant
 
 // guards make the patch fail unless the Node is the very one that was read.
-func guards(n *corev1.Node) []op {
+func preconditions(n *corev1.Node) []op {
 	return []op{
 		{"test", "/metadata/uid", string(n.UID)},
 		{"test", "/metadata/resourceVersion", n.ResourceVersion},

@@ -22,13 +22,13 @@ import (
 )
 
 // cluster is a node and a namespace of one test on the real control plane.
-type cluster struct {
+type env struct {
 	*kubernetes.Clientset
 	node      *corev1.Node
 	namespace string
 }
 
-func newCluster(t *testing.T) *cluster {
+func newEnv(t *testing.T) *env {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(controlplane.Shared(t).Config)
 	if err != nil {
@@ -42,15 +42,15 @@ func newCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the namespace has its service account", func() bool {
+	waitFor(t, "the namespace has its service account", func() bool {
 		_, err := client.CoreV1().ServiceAccounts(ns.Name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil
 	})
-	return &cluster{client, node, ns.Name}
+	return &env{client, node, ns.Name}
 }
 
 // until waits for a condition of the world; there's nothing to watch for it.
-func until(t *testing.T, what string, ok func() bool) {
+func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
@@ -66,7 +66,7 @@ func until(t *testing.T, what string, ok func() bool) {
 }
 
 // pod makes a Ready pod on the node; owner "" is a pod of nobody.
-func (c *cluster) pod(t *testing.T, name, owner string, labels map[string]string) *corev1.Pod {
+func (c *env) createPod(t *testing.T, name, owner string, labels map[string]string) *corev1.Pod {
 	t.Helper()
 	none := int64(0)
 	p := &corev1.Pod{
@@ -95,7 +95,7 @@ func (c *cluster) pod(t *testing.T, name, owner string, labels map[string]string
 	return got
 }
 
-func (c *cluster) budget(t *testing.T, name string, selector map[string]string, minAvailable int) {
+func (c *env) createBudget(t *testing.T, name string, selector map[string]string, minAvailable int) {
 	t.Helper()
 	n := intstr.FromInt(minAvailable)
 	_, err := c.PolicyV1().PodDisruptionBudgets(c.namespace).Create(t.Context(), &policyv1.PodDisruptionBudget{
@@ -105,13 +105,13 @@ func (c *cluster) budget(t *testing.T, name string, selector map[string]string, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the budget is counted", func() bool {
+	waitFor(t, "the budget is counted", func() bool {
 		b, err := c.PolicyV1().PodDisruptionBudgets(c.namespace).Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && b.Status.ObservedGeneration == b.Generation && b.Status.CurrentHealthy > 0
 	})
 }
 
-func (c *cluster) exists(t *testing.T, name string) bool {
+func (c *env) exists(t *testing.T, name string) bool {
 	t.Helper()
 	_, err := c.CoreV1().Pods(c.namespace).Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -120,19 +120,19 @@ func (c *cluster) exists(t *testing.T, name string) bool {
 	return err == nil
 }
 
-func (c *cluster) request() Request {
+func (c *env) request() Request {
 	return Request{Node: c.node.Name, Policy: Policy{GracePeriodSeconds: -1}}
 }
 
-func TestDrainKeepsBudgetsAndNamesThem(t *testing.T) {
+func TestDrainRespectsAndNamesBudgets(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newEnv(t)
 	api := map[string]string{"app": "api"}
-	c.pod(t, "api-0", "Set", api)
-	c.pod(t, "api-1", "Set", api)
-	c.pod(t, "free", "Set", nil)
-	c.pod(t, "daemon", "DaemonSet", nil)
-	c.budget(t, "api", api, 2)
+	c.createPod(t, "api-0", "Set", api)
+	c.createPod(t, "api-1", "Set", api)
+	c.createPod(t, "free", "Set", nil)
+	c.createPod(t, "daemon", "DaemonSet", nil)
+	c.createBudget(t, "api", api, 2)
 	e := NewEvictor(Config{Client: c})
 	now := noon()
 
@@ -161,30 +161,30 @@ func TestDrainKeepsBudgetsAndNamesThem(t *testing.T) {
 	if err := c.PolicyV1().PodDisruptionBudgets(c.namespace).Delete(t.Context(), "api", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the node is empty", func() bool {
+	waitFor(t, "the node is empty", func() bool {
 		now = now.Add(time.Minute)
 		report, err := e.Round(t.Context(), c.request(), now)
 		return err == nil && report.Remaining == 0
 	})
 }
 
-func TestAPodInTwoBudgetsIsExplained(t *testing.T) {
+func TestAPodInTwoBudgetsIsABlocker(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newEnv(t)
 	labels := map[string]string{"app": "api"}
-	c.pod(t, "api", "Set", labels)
-	c.budget(t, "one", labels, 1)
-	c.budget(t, "two", labels, 1)
+	c.createPod(t, "api", "Set", labels)
+	c.createBudget(t, "one", labels, 1)
+	c.createBudget(t, "two", labels, 1)
 	report, err := NewEvictor(Config{Client: c}).Round(t.Context(), c.request(), noon())
 	if err != nil || len(report.Blockers) != 1 || !strings.Contains(report.Blocking(), "more than one PodDisruptionBudget") {
 		t.Errorf("the round gave %+v, %v", report, err)
 	}
 }
 
-func TestAPodOfNobodyBlocksByName(t *testing.T) {
+func TestAnUnmanagedPodBlocksTheDrain(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	c.pod(t, "alone", "", nil)
+	c := newEnv(t)
+	c.createPod(t, "alone", "", nil)
 	e := NewEvictor(Config{Client: c})
 	report, err := e.Round(t.Context(), c.request(), noon())
 	if err != nil || report.Remaining != 1 || !strings.Contains(report.Blocking(), c.namespace+"/alone: no controller") {
@@ -197,12 +197,12 @@ func TestAPodOfNobodyBlocksByName(t *testing.T) {
 	}
 }
 
-func TestOnlyAfterTheDeadlineDeletionPassesABudget(t *testing.T) {
+func TestOnlyDeleteBypassesABudget(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newEnv(t)
 	labels := map[string]string{"app": "api"}
-	c.pod(t, "api", "Set", labels)
-	c.budget(t, "api", labels, 1)
+	c.createPod(t, "api", "Set", labels)
+	c.createBudget(t, "api", labels, 1)
 	e := NewEvictor(Config{Client: c})
 	req := c.request()
 	req.Policy.Force = true
@@ -215,24 +215,24 @@ func TestOnlyAfterTheDeadlineDeletionPassesABudget(t *testing.T) {
 	}
 }
 
-func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
+func TestARecreatedPodIsNotEvicted(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
-	old := c.pod(t, "api", "Set", nil)
+	c := newEnv(t)
+	old := c.createPod(t, "api", "Set", nil)
 	if err := c.CoreV1().Pods(c.namespace).Delete(t.Context(), "api", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the old pod is gone", func() bool { return !c.exists(t, "api") })
-	c.pod(t, "api", "Set", nil)
-	blocker, err := NewEvictor(Config{Client: c}).one(t.Context(), old, c.request(), noon())
+	waitFor(t, "the old pod is gone", func() bool { return !c.exists(t, "api") })
+	c.createPod(t, "api", "Set", nil)
+	blocker, err := NewEvictor(Config{Client: c}).evictPod(t.Context(), old, c.request(), noon())
 	if blocker != nil || err != nil || !c.exists(t, "api") {
 		t.Errorf("evicting the old pod gave %v, %v; the new one exists=%v", blocker, err, c.exists(t, "api"))
 	}
 }
 
-func TestDrainEndsWithItsContext(t *testing.T) {
+func TestDrainStopsWithItsContext(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newEnv(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := NewEvictor(Config{Client: c}).Round(ctx, c.request(), noon()); !errors.Is(err, context.Canceled) {
@@ -240,7 +240,7 @@ func TestDrainEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func (c *cluster) look(t *testing.T) *corev1.Node {
+func (c *env) getNode(t *testing.T) *corev1.Node {
 	t.Helper()
 	n, err := c.CoreV1().Nodes().Get(t.Context(), c.node.Name, metav1.GetOptions{})
 	if err != nil {
@@ -249,19 +249,19 @@ func (c *cluster) look(t *testing.T) *corev1.Node {
 	return n
 }
 
-func (c *cluster) change(t *testing.T, f func(*corev1.Node)) {
+func (c *env) updateNode(t *testing.T, f func(*corev1.Node)) {
 	t.Helper()
-	until(t, "the node is changed", func() bool {
-		n := c.look(t)
+	waitFor(t, "the node is changed", func() bool {
+		n := c.getNode(t)
 		f(n)
 		_, err := c.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{})
 		return err == nil
 	})
 }
 
-func TestCordonCarriesItsOwner(t *testing.T) {
+func TestCordonRecordsItsOwner(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newEnv(t)
 	ctx, cordoner := t.Context(), NewCordoner(c.CoreV1().Nodes())
 	name, uid := c.node.Name, string(c.node.UID)
 	for range 2 { // twice is once
@@ -269,42 +269,42 @@ func TestCordonCarriesItsOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := c.look(t); !n.Spec.Unschedulable || n.Annotations[v1alpha1.AnnotationCordonedBy] != "a.1" {
+	if n := c.getNode(t); !n.Spec.Unschedulable || n.Annotations[v1alpha1.AnnotationCordonedBy] != "a.1" {
 		t.Fatalf("the node is %+v %v", n.Spec, n.Annotations)
 	}
 	if err := cordoner.Cordon(ctx, name, uid, "b.1"); !errors.Is(err, ErrCordonedExternally) {
 		t.Errorf("another attempt's cordon gave %v", err)
 	}
-	if err := cordoner.Uncordon(ctx, name, uid, "b.1"); err != nil || !c.look(t).Spec.Unschedulable {
-		t.Errorf("another attempt's uncordon gave %v and unschedulable=%v", err, c.look(t).Spec.Unschedulable)
+	if err := cordoner.Uncordon(ctx, name, uid, "b.1"); err != nil || !c.getNode(t).Spec.Unschedulable {
+		t.Errorf("another attempt's uncordon gave %v and unschedulable=%v", err, c.getNode(t).Spec.Unschedulable)
 	}
 	for range 2 {
 		if err := cordoner.Uncordon(ctx, name, uid, "a.1"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := c.look(t); n.Spec.Unschedulable || n.Annotations[v1alpha1.AnnotationCordonedBy] != "" {
+	if n := c.getNode(t); n.Spec.Unschedulable || n.Annotations[v1alpha1.AnnotationCordonedBy] != "" {
 		t.Errorf("the node is %+v %v", n.Spec, n.Annotations)
 	}
 }
 
-func TestAnAdministratorsCordonIsNeverTouched(t *testing.T) {
+func TestAnExternalCordonIsNeverChanged(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newEnv(t)
 	ctx, cordoner := t.Context(), NewCordoner(c.CoreV1().Nodes())
 	name, uid := c.node.Name, string(c.node.UID)
-	c.change(t, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	c.updateNode(t, func(n *corev1.Node) { n.Spec.Unschedulable = true })
 	if err := cordoner.Cordon(ctx, name, uid, "a.1"); !errors.Is(err, ErrCordonedExternally) {
 		t.Errorf("cordon gave %v, want ErrForeignCordon", err)
 	}
-	if err := cordoner.Uncordon(ctx, name, uid, "a.1"); err != nil || !c.look(t).Spec.Unschedulable {
+	if err := cordoner.Uncordon(ctx, name, uid, "a.1"); err != nil || !c.getNode(t).Spec.Unschedulable {
 		t.Errorf("uncordon gave %v, and the node is schedulable", err)
 	}
 }
 
-func TestANodeOfTheSameNameIsAnotherNode(t *testing.T) {
+func TestARecreatedNodeIsNotCordoned(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newEnv(t)
 	ctx, cordoner := t.Context(), NewCordoner(c.CoreV1().Nodes())
 	if err := cordoner.Cordon(ctx, c.node.Name, "another-uid", "a.1"); !errors.Is(err, ErrGone) {
 		t.Errorf("cordon gave %v, want ErrGone", err)
@@ -312,20 +312,20 @@ func TestANodeOfTheSameNameIsAnotherNode(t *testing.T) {
 	if err := cordoner.Uncordon(ctx, c.node.Name, "another-uid", "a.1"); err != nil {
 		t.Errorf("uncordon gave %v", err)
 	}
-	if c.look(t).Spec.Unschedulable {
+	if c.getNode(t).Spec.Unschedulable {
 		t.Error("another node was cordoned")
 	}
 }
 
-// TestACordonOnAnOldReadingFails holds that what was read is what is patched.
-func TestACordonOnAnOldReadingFails(t *testing.T) {
+// TestACordonOfAChangedNodeFails holds that what was read is what is patched.
+func TestACordonOfAChangedNodeFails(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c := newEnv(t)
 	cordoner := NewCordoner(c.CoreV1().Nodes())
-	n := c.look(t)
-	c.change(t, func(n *corev1.Node) { n.Labels = map[string]string{"changed": "yes"} })
-	err := cordoner.patch(t.Context(), n.Name, append(guards(n), op{"add", "/spec/unschedulable", true}))
-	if !errors.Is(err, ErrChanged) || c.look(t).Spec.Unschedulable {
+	n := c.getNode(t)
+	c.updateNode(t, func(n *corev1.Node) { n.Labels = map[string]string{"changed": "yes"} })
+	err := cordoner.patch(t.Context(), n.Name, append(preconditions(n), op{"add", "/spec/unschedulable", true}))
+	if !errors.Is(err, ErrChanged) || c.getNode(t).Spec.Unschedulable {
 		t.Errorf("error %v, want ErrChanged", err)
 	}
 }

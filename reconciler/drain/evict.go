@@ -34,8 +34,8 @@ const (
 	// backoffBase and backoffLimit space the tries on one pod.
 	backoffBase  = 2 * time.Second
 	backoffLimit = 30 * time.Second
-	// maxRemembered bounds the pods whose backoff is remembered.
-	maxRemembered = 20000
+	// maxBackoffs bounds the pods whose backoff is remembered.
+	maxBackoffs = 20000
 	// maxNamed is how many blocking pods a text names.
 	maxNamed = 3
 )
@@ -54,12 +54,12 @@ type Evictor struct {
 	client kubernetes.Interface
 	jitter func() float64
 
-	mu    sync.Mutex
-	tries map[string]try // by pod UID
+	mu       sync.Mutex
+	backoffs map[string]backoff // by pod UID
 }
 
 // try is what's remembered of a pod that didn't go.
-type try struct {
+type backoff struct {
 	count int
 	next  time.Time
 	why   string
@@ -67,7 +67,7 @@ type try struct {
 
 // NewEvictor returns an Evictor.
 func NewEvictor(c Config) *Evictor {
-	e := &Evictor{client: c.Client, jitter: c.Jitter, tries: map[string]try{}}
+	e := &Evictor{client: c.Client, jitter: c.Jitter, backoffs: map[string]backoff{}}
 	if e.jitter == nil {
 		e.jitter = func() float64 { return 0 }
 	}
@@ -127,14 +127,14 @@ type Request struct {
 
 // Inspect says what is left on the node, and evicts nothing.
 func (e *Evictor) Inspect(ctx context.Context, r Request, now time.Time) (Report, error) {
-	report, _, err := e.look(ctx, r, now)
+	report, _, err := e.inspect(ctx, r, now)
 	return report, err
 }
 
 // Round asks every pod that must go, and whose backoff is over, to go once. It
 // doesn't wait for them: call it again until Remaining is zero.
 func (e *Evictor) Round(ctx context.Context, r Request, now time.Time) (Report, error) {
-	report, due, err := e.look(ctx, r, now)
+	report, due, err := e.inspect(ctx, r, now)
 	if err != nil || len(due) == 0 {
 		return report, err
 	}
@@ -146,7 +146,7 @@ func (e *Evictor) Round(ctx context.Context, r Request, now time.Time) (Report, 
 	for range min(workers, len(due)) {
 		wg.Go(func() {
 			for pod := range work {
-				blocker, err := e.one(ctx, pod, r, now)
+				blocker, err := e.evictPod(ctx, pod, r, now)
 				mu.Lock()
 				report.add(blocker, err, r.Delete)
 				mu.Unlock()
@@ -195,7 +195,7 @@ func boolInt(b bool) int {
 }
 
 // look lists the node's pods and sorts out which are due.
-func (e *Evictor) look(ctx context.Context, r Request, now time.Time) (Report, []*corev1.Pod, error) {
+func (e *Evictor) inspect(ctx context.Context, r Request, now time.Time) (Report, []*corev1.Pod, error) {
 	pods, err := e.list(ctx, r.Node)
 	if err != nil {
 		return Report{}, nil, err
@@ -211,14 +211,14 @@ func (e *Evictor) look(ctx context.Context, r Request, now time.Time) (Report, [
 		verdict, why := Classify(pod, Node{KubeletDead: r.KubeletDead}, policy, now)
 		switch verdict {
 		case Ignore:
-			e.forget(string(pod.UID))
+			e.clearBackoff(string(pod.UID))
 			continue
-		case Blocks:
+		case Block:
 			report.Blockers = append(report.Blockers, Blocker{Namespace: pod.Namespace, Name: pod.Name, Reason: why})
-		case Leaving:
-			e.forget(string(pod.UID))
+		case Terminating:
+			e.clearBackoff(string(pod.UID))
 		case Evict:
-			if t, wait := e.waiting(string(pod.UID), now); wait && !r.Delete {
+			if t, wait := e.inBackoff(string(pod.UID), now); wait && !r.Delete {
 				report.Blockers = append(report.Blockers, blockerOf(pod, t.why))
 			} else {
 				due = append(due, pod)
@@ -249,7 +249,7 @@ func (e *Evictor) list(ctx context.Context, node string) ([]corev1.Pod, error) {
 }
 
 // one asks one pod to go. A nil blocker and a nil error mean that it will.
-func (e *Evictor) one(ctx context.Context, pod *corev1.Pod, r Request, now time.Time) (*Blocker, error) {
+func (e *Evictor) evictPod(ctx context.Context, pod *corev1.Pod, r Request, now time.Time) (*Blocker, error) {
 	uid := string(pod.UID)
 	opts := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
 	if g := r.Policy.GracePeriodSeconds; g >= 0 {
@@ -265,15 +265,15 @@ func (e *Evictor) one(ctx context.Context, pod *corev1.Pod, r Request, now time.
 	}
 	switch {
 	case err == nil:
-		e.forget(uid)
+		e.clearBackoff(uid)
 		return nil, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		// Gone, or another pod has the name: nothing of this one is left.
-		e.forget(uid)
+		e.clearBackoff(uid)
 		return nil, nil
 	}
 	why, after := explain(err)
-	e.postpone(uid, why, after, now)
+	e.backOff(uid, why, after, now)
 	b := blockerOf(pod, why)
 	return &b, err
 }
@@ -327,31 +327,31 @@ func budgetName(message string) string {
 	return name
 }
 
-func (e *Evictor) waiting(uid string, now time.Time) (try, bool) {
+func (e *Evictor) inBackoff(uid string, now time.Time) (backoff, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	t, ok := e.tries[uid]
+	t, ok := e.backoffs[uid]
 	return t, ok && t.next.After(now)
 }
 
-func (e *Evictor) forget(uid string) {
+func (e *Evictor) clearBackoff(uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.tries, uid)
+	delete(e.backoffs, uid)
 }
 
 // postpone sets when a pod is tried again: later each time, with jitter, and
 // no earlier than the API server asked for.
-func (e *Evictor) postpone(uid, why string, after time.Duration, now time.Time) {
+func (e *Evictor) backOff(uid, why string, after time.Duration, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.tries) >= maxRemembered {
-		clear(e.tries)
+	if len(e.backoffs) >= maxBackoffs {
+		clear(e.backoffs)
 	}
-	t := e.tries[uid]
+	t := e.backoffs[uid]
 	wait := min(backoffBase<<min(t.count, 8), backoffLimit)
 	wait += time.Duration(float64(wait) * e.jitter() / 2)
-	e.tries[uid] = try{count: t.count + 1, next: now.Add(max(wait, after)), why: why}
+	e.backoffs[uid] = backoff{count: t.count + 1, next: now.Add(max(wait, after)), why: why}
 }
 
 func orDefault(s, fallback string) string {

@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// deadKubelet is how long past its grace period a pod is waited for on a node
+// deadKubeletGrace is how long past its grace period a pod is waited for on a node
 // whose kubelet doesn't answer.
-const deadKubelet = 30 * time.Second
+const deadKubeletGrace = 30 * time.Second
 
 // Verdict says what a drain does with a pod.
 type Verdict string
@@ -23,10 +23,10 @@ const (
 	Ignore Verdict = "Ignore"
 	// Evict asks the pod to go.
 	Evict Verdict = "Evict"
-	// Leaving waits for a pod that was asked to go.
-	Leaving Verdict = "Leaving"
-	// Blocks keeps the node from being drained: nothing would make the pod again.
-	Blocks Verdict = "Blocks"
+	// Terminating waits for a pod that was asked to go.
+	Terminating Verdict = "Leaving"
+	// Block keeps the node from being drained: nothing would make the pod again.
+	Block Verdict = "Blocks"
 )
 
 // Node is what the judgement of a pod needs to know of its node.
@@ -50,10 +50,10 @@ func Classify(pod *corev1.Pod, node Node, p Policy, now time.Time) (Verdict, str
 	switch {
 	case pod.DeletionTimestamp != nil:
 		// The deletion time is when the grace period ends.
-		if node.KubeletDead && now.Sub(pod.DeletionTimestamp.Time) > deadKubelet {
+		if node.KubeletDead && now.Sub(pod.DeletionTimestamp.Time) > deadKubeletGrace {
 			return Ignore, "told to go, and the kubelet is dead"
 		}
-		return Leaving, "told to go"
+		return Terminating, "told to go"
 	case mirror:
 		return Ignore, "static pod"
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
@@ -61,7 +61,7 @@ func Classify(pod *corev1.Pod, node Node, p Policy, now time.Time) (Verdict, str
 	case owner != nil && owner.Kind == "DaemonSet":
 		return Ignore, "of a DaemonSet"
 	case owner == nil && !p.Force:
-		return Blocks, "no controller would make it again; delete it, or set spec.drain.force"
+		return Block, "no controller would make it again; delete it, or set spec.drain.force"
 	default:
 		return Evict, ""
 	}

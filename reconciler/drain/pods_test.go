@@ -21,8 +21,8 @@ func ownedBy(kind string) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "x", UID: "u", Controller: &yes}}
 }
 
-// TestJudge follows the filters of kubectl drain where they agree with ours.
-func TestJudge(t *testing.T) {
+// TestClassify follows the filters of kubectl drain where they agree with ours.
+func TestClassify(t *testing.T) {
 	t.Parallel()
 	gone := metav1.NewTime(noon().Add(-time.Minute))
 	for name, tc := range map[string]struct {
@@ -36,13 +36,13 @@ func TestJudge(t *testing.T) {
 		"a static pod stays":            {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"}}}, want: Ignore},
 		"a finished pod counts as gone": {pod: corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, want: Ignore},
 		"a failed pod counts as gone":   {pod: corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}, want: Ignore},
-		"a pod of nobody blocks":        {want: Blocks},
+		"a pod of nobody blocks":        {want: Block},
 		"a pod of nobody goes by force": {policy: Policy{Force: true}, want: Evict},
 		"an emptyDir doesn't block": {pod: corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet")},
 			Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}},
 		}, want: Evict},
-		"a pod on its way is waited for":          {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, want: Leaving},
+		"a pod on its way is waited for":          {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, want: Terminating},
 		"but not on a node whose kubelet is dead": {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, node: Node{KubeletDead: true}, want: Ignore},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestRefusalsAreExplained(t *testing.T) {
+func TestEvictionErrorsAreExplained(t *testing.T) {
 	t.Parallel()
 	budget := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
 	budget.ErrStatus.Details.Causes = []metav1.StatusCause{{
@@ -96,8 +96,8 @@ func TestBackoffGrowsAndIsBounded(t *testing.T) {
 	now := noon()
 	var last time.Duration
 	for range 12 {
-		e.postpone("uid", "why", 0, now)
-		tr, wait := e.waiting("uid", now)
+		e.backOff("uid", "why", 0, now)
+		tr, wait := e.inBackoff("uid", now)
 		if !wait {
 			t.Fatal("a pod that was just asked is due")
 		}
@@ -107,14 +107,14 @@ func TestBackoffGrowsAndIsBounded(t *testing.T) {
 		}
 		last = next
 	}
-	e.postpone("uid", "why", 10*time.Minute, now)
-	if tr, _ := e.waiting("uid", now); tr.next.Sub(now) != 10*time.Minute {
+	e.backOff("uid", "why", 10*time.Minute, now)
+	if tr, _ := e.inBackoff("uid", now); tr.next.Sub(now) != 10*time.Minute {
 		t.Errorf("the API server's word isn't kept: %s", tr.next.Sub(now))
 	}
-	for i := range maxRemembered + 10 {
-		e.postpone(string(rune(i))+"x", "why", 0, now)
+	for i := range maxBackoffs + 10 {
+		e.backOff(string(rune(i))+"x", "why", 0, now)
 	}
-	if len(e.tries) > maxRemembered {
-		t.Errorf("%d pods are remembered", len(e.tries))
+	if len(e.backoffs) > maxBackoffs {
+		t.Errorf("%d pods are remembered", len(e.backoffs))
 	}
 }

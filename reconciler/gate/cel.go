@@ -98,7 +98,7 @@ func (c *Checks) evaluate(node *corev1.Node) Verdict {
 		return failed(GateNode, "the Node can't be read: %v", err)
 	}
 	for _, p := range c.programs {
-		ok, err := p.holds(object)
+		ok, err := p.eval(object)
 		if err != nil {
 			return failed(p.name, "%v", err)
 		}
@@ -109,7 +109,7 @@ func (c *Checks) evaluate(node *corev1.Node) Verdict {
 	return Verdict{OK: true}
 }
 
-func (p program) holds(object map[string]any) (bool, error) {
+func (p program) eval(object map[string]any) (bool, error) {
 	value, _, err := p.program.Eval(map[string]any{"node": object})
 	if err != nil {
 		return false, err

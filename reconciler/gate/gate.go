@@ -39,8 +39,8 @@ type Input struct {
 	// Node is the Kubernetes object; nil if it can't be read.
 	Node *corev1.Node
 	// Pods are those on the node; PodsKnown says that they could be listed.
-	Pods      []corev1.Pod
-	PodsKnown bool
+	Pods       []corev1.Pod
+	PodsListed bool
 	// Draining says that the node is still cordoned by us, so that no pods
 	// but its own come back before it's released.
 	Draining bool
@@ -65,7 +65,7 @@ func (v Verdict) String() string {
 // Evaluate runs the built-in gates, then the checks, and returns the first
 // failure.
 func Evaluate(in Input, checks *Checks) Verdict {
-	for _, gate := range []func(Input) Verdict{agent, booted, nodeReady, bootID, osVersion, podsBack} {
+	for _, gate := range []func(Input) Verdict{agent, booted, nodeReady, bootID, osVersion, podsReady} {
 		if v := gate(in); !v.OK {
 			v.Message = sanitize.Line(v.Message)
 			return v
@@ -139,16 +139,16 @@ func osVersion(in Input) Verdict {
 	return Verdict{OK: true}
 }
 
-// podsBack: the node's own pods (DaemonSets, static pods, and, where nothing
+// podsReady: the node's own pods (DaemonSets, static pods, and, where nothing
 // was drained, all) are Ready again.
-func podsBack(in Input) Verdict {
-	if !in.PodsKnown {
+func podsReady(in Input) Verdict {
+	if !in.PodsListed {
 		return failed(GatePods, "the node's pods can't be listed")
 	}
 	waiting, first := 0, ""
 	for i := range in.Pods {
 		p := &in.Pods[i]
-		if !expected(p, in.Draining) || ready(p) {
+		if !mustBeReady(p, in.Draining) || podReady(p) {
 			continue
 		}
 		if waiting++; first == "" {
@@ -162,7 +162,7 @@ func podsBack(in Input) Verdict {
 }
 
 // expected says whether the pod must be Ready for the node to be well.
-func expected(p *corev1.Pod, draining bool) bool {
+func mustBeReady(p *corev1.Pod, draining bool) bool {
 	if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return false
 	}
@@ -174,7 +174,7 @@ func expected(p *corev1.Pod, draining bool) bool {
 	return mirror || owner != nil && owner.Kind == "DaemonSet"
 }
 
-func ready(p *corev1.Pod) bool {
+func podReady(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			return c.Status == corev1.ConditionTrue

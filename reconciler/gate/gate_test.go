@@ -16,7 +16,7 @@ import (
 )
 
 // well is a host at which all gates hold.
-func well() Input {
+func healthy() Input {
 	yes := true
 	return Input{
 		Digest: "sha256:2",
@@ -30,7 +30,7 @@ func well() Input {
 				NodeInfo:   corev1.NodeSystemInfo{BootID: "b2", KubeletVersion: "v1.36.3"},
 			},
 		},
-		PodsKnown: true, Draining: true,
+		PodsListed: true, Draining: true,
 		Pods: []corev1.Pod{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cni", OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Controller: &yes}}},
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
@@ -64,7 +64,7 @@ func TestGatesFailClosed(t *testing.T) {
 		"a Node of an older boot":     {func(in *Input) { in.Node.Status.NodeInfo.BootID = "b1" }, "bootID: the Node reports boot b1, the agent boot b2"},
 		"a Node that reports no boot": {func(in *Input) { in.Node.Status.NodeInfo.BootID = "" }, "bootID: the Node reports boot , the agent boot b2"},
 		"another kubelet":             {func(in *Input) { in.Node.Status.NodeInfo.KubeletVersion = "v1.35.0" }, "kubelet: kubelet v1.35.0 runs, the image carries v1.36.3"},
-		"pods that can't be listed":   {func(in *Input) { in.PodsKnown = false }, "pods: the node's pods can't be listed"},
+		"pods that can't be listed":   {func(in *Input) { in.PodsListed = false }, "pods: the node's pods can't be listed"},
 		"a DaemonSet's pod not back":  {func(in *Input) { in.Pods[0].Status = corev1.PodStatus{} }, "pods: 1 pods aren't Ready, such as kube-system/cni"},
 		"others while it's cordoned":  {func(in *Input) { in.Pods = append(in.Pods, corev1.Pod{}) }, "all gates hold"},
 		"others where nothing was drained": {func(in *Input) {
@@ -75,7 +75,7 @@ func TestGatesFailClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			in := well()
+			in := healthy()
 			tc.change(&in)
 			if got := Evaluate(in, nil).String(); got != tc.want {
 				t.Errorf("verdict %q, want %q", got, tc.want)
@@ -99,14 +99,14 @@ func TestChecks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := Evaluate(well(), checks).String(); got != tc.want {
+			if got := Evaluate(healthy(), checks).String(); got != tc.want {
 				t.Errorf("verdict %q, want %q", got, tc.want)
 			}
 		})
 	}
 }
 
-func TestChecksThatCannotWorkAreRefused(t *testing.T) {
+func TestInvalidChecksAreRejected(t *testing.T) {
 	t.Parallel()
 	for name, cel := range map[string]string{
 		"no CEL":            "node.status.",

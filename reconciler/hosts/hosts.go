@@ -33,9 +33,9 @@ const Port = 50700
 const (
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	managedBy      = "lockstep"
-	// goneFor is how long a Node must be away before its Host is removed: one
+	// removeAfter is how long a Node must be away before its Host is removed: one
 	// that is registered anew keeps its pinned identity.
-	goneFor = 10 * time.Minute
+	removeAfter = 10 * time.Minute
 	// maxAddresses is how many addresses of a host are tried.
 	maxAddresses = 4
 )
@@ -53,7 +53,7 @@ type Changes struct {
 
 // Plan compares the Nodes that pools select with the Hosts there are. gone says
 // since when the Node of a Host has been missing, by name. It's pure.
-func Plan(nodes []corev1.Node, pools []labels.Selector, existing []v1alpha1.Host, gone map[string]time.Time, now time.Time) Changes {
+func Plan(nodes []corev1.Node, pools []labels.Selector, existing []v1alpha1.Host, missingSince map[string]time.Time, now time.Time) Changes {
 	var out Changes
 	have := map[string]bool{}
 	for i := range existing {
@@ -70,8 +70,8 @@ func Plan(nodes []corev1.Node, pools []labels.Selector, existing []v1alpha1.Host
 	}
 	for i := range existing {
 		h := existing[i]
-		since, missing := gone[h.Name]
-		if !alive[h.Name] && h.Labels[labelManagedBy] == managedBy && h.DeletionTimestamp == nil && missing && now.Sub(since) >= goneFor {
+		since, missing := missingSince[h.Name]
+		if !alive[h.Name] && h.Labels[labelManagedBy] == managedBy && h.DeletionTimestamp == nil && missing && now.Sub(since) >= removeAfter {
 			out.Delete = append(out.Delete, h)
 		}
 	}

@@ -46,7 +46,7 @@ func TestPlan(t *testing.T) {
 	declared := host("declared", "")
 	declared.Labels = nil
 	existing := []v1alpha1.Host{host("b", "x"), host("gone", ""), host("just-gone", ""), declared}
-	gone := map[string]time.Time{"gone": noon().Add(-goneFor), "just-gone": noon().Add(-time.Minute), "declared": noon().Add(-time.Hour)}
+	gone := map[string]time.Time{"gone": noon().Add(-removeAfter), "just-gone": noon().Add(-time.Minute), "declared": noon().Add(-time.Hour)}
 	got := Plan([]corev1.Node{node("c", workers), node("b", workers), node("a", workers), node("other", nil)}, pools, existing, gone, noon())
 	if diff := cmp.Diff([]string{"a", "c"}, got.Create); diff != "" {
 		t.Errorf("made (-want +got):\n%s", diff)
@@ -81,7 +81,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-func TestTwoHostsOfOneIdentityAreNotDialled(t *testing.T) {
+func TestHostsWithTheSameIdentityAreNotDialed(t *testing.T) {
 	t.Parallel()
 	got := Targets([]v1alpha1.Host{host("a", "same"), host("b", "same"), host("c", "own"), host("d", "")}, []corev1.Node{node("c", nil, "10.0.0.3")})
 	want := []fleet.Target{{HostID: "own", Addresses: []string{"10.0.0.3:50700"}}}
@@ -136,7 +136,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-func TestWhatAnAgentSaysIsCleanedAndCut(t *testing.T) {
+func TestAgentReportsAreSanitizedAndClipped(t *testing.T) {
 	t.Parallel()
 	h, n, s := host("a", "x"), node("a", nil), connected()
 	long := "x\n\x1b[31m" + string(make([]byte, 5000))
@@ -152,7 +152,7 @@ func TestWhatAnAgentSaysIsCleanedAndCut(t *testing.T) {
 	}
 }
 
-func TestWrites(t *testing.T) {
+func TestDue(t *testing.T) {
 	t.Parallel()
 	h, n := host("a", "x"), node("a", nil)
 	base := Status(&h, Facts{Node: &n, State: connected()}, noon())

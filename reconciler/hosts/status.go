@@ -29,8 +29,8 @@ const (
 	// writeEvery is the shortest time between two writes of a status that say
 	// nothing new but times and messages.
 	writeEvery = 5 * time.Second
-	// seenEvery is how old LastSeen may grow in a written status.
-	seenEvery = 5 * time.Minute
+	// lastSeenEvery is how old LastSeen may grow in a written status.
+	lastSeenEvery = 5 * time.Minute
 )
 
 // Facts is what's known of a host.
@@ -54,7 +54,7 @@ func Status(host *v1alpha1.Host, f Facts, now time.Time) v1alpha1.HostStatus {
 		out.NodeUID = string(f.Node.UID)
 	}
 	if f.State != nil {
-		reported(&out, f.State)
+		setReported(&out, f.State)
 	} else {
 		out.Agent = &v1alpha1.AgentStatus{}
 	}
@@ -67,10 +67,10 @@ func Status(host *v1alpha1.Host, f Facts, now time.Time) v1alpha1.HostStatus {
 }
 
 // reported shows the agent's own words. They're kept while it's away.
-func reported(out *v1alpha1.HostStatus, s *fleet.State) {
+func setReported(out *v1alpha1.HostStatus, s *fleet.State) {
 	f := &s.Facts
 	a := v1alpha1.AgentStatus{Version: clip(s.About.Version), Connected: s.Connected, TrustVersion: s.About.TrustVersion}
-	a.LastSeen, a.CertificateExpires = at(s.LastSeen), at(s.About.CertificateExpires)
+	a.LastSeen, a.CertificateExpires = metaTime(s.LastSeen), metaTime(s.About.CertificateExpires)
 	if f.BootID == "" { // nothing was ever read
 		out.Agent = &a
 		return
@@ -94,14 +94,14 @@ func reported(out *v1alpha1.HostStatus, s *fleet.State) {
 	if op := f.Last; op != nil {
 		out.LastResult = &v1alpha1.OperationResult{
 			ID: sanitize.Clip(op.ID, maxID), Sequence: sanitize.Clip(op.Sequence.String(), 32), State: sanitize.Clip(string(op.State), 32),
-			Message: sanitize.Clip(op.Message, maxMessage), FinishedTime: at(op.Ended),
+			Message: sanitize.Clip(op.Message, maxMessage), FinishedTime: metaTime(op.Ended),
 		}
 	}
 }
 
 func operation(op *nodeos.OperationStatus, trial *nodeos.Trial) *v1alpha1.OperationStatus {
 	out := &v1alpha1.OperationStatus{
-		ID: sanitize.Clip(op.ID, maxID), Sequence: sanitize.Clip(op.Sequence.String(), 32), StartedTime: at(op.Started), Attempt: sanitize.Clip(op.Attempt, maxID),
+		ID: sanitize.Clip(op.ID, maxID), Sequence: sanitize.Clip(op.Sequence.String(), 32), StartedTime: metaTime(op.Started), Attempt: sanitize.Clip(op.Attempt, maxID),
 	}
 	if op.Phase != "" {
 		out.Phase = clip(op.Phase + " " + strconv.Itoa(op.PhaseIndex) + "/" + strconv.Itoa(op.PhaseCount))
@@ -110,7 +110,7 @@ func operation(op *nodeos.OperationStatus, trial *nodeos.Trial) *v1alpha1.Operat
 		out.Task = clip(op.Tasks[0])
 	}
 	if trial != nil && trial.OperationID == op.ID {
-		out.CommitDeadline = at(trial.Deadline)
+		out.CommitDeadline = metaTime(trial.Deadline)
 	}
 	return out
 }
@@ -137,7 +137,7 @@ func capabilities(c nodeos.HostCapabilities) []string {
 func clip(s string) string { return sanitize.Clip(s, maxShort) }
 
 // at returns a time as the API server keeps it, in whole seconds.
-func at(t time.Time) *metav1.Time {
+func metaTime(t time.Time) *metav1.Time {
 	if t.IsZero() {
 		return nil
 	}
@@ -227,12 +227,12 @@ func Due(old, next v1alpha1.HostStatus, lastWrite, now time.Time) (bool, time.Du
 	if equality.Semantic.DeepEqual(old, next) {
 		return false, 0
 	}
-	if !equality.Semantic.DeepEqual(states(old), states(next)) {
+	if !equality.Semantic.DeepEqual(stateOf(old), stateOf(next)) {
 		return true, 0
 	}
 	wait := writeEvery
-	if equality.Semantic.DeepEqual(unseen(old), unseen(next)) {
-		wait = seenEvery
+	if equality.Semantic.DeepEqual(withoutLastSeen(old), withoutLastSeen(next)) {
+		wait = lastSeenEvery
 	}
 	if left := wait - now.Sub(lastWrite); left > 0 {
 		return false, left
@@ -241,7 +241,7 @@ func Due(old, next v1alpha1.HostStatus, lastWrite, now time.Time) (bool, time.Du
 }
 
 // states is what of a status is a state: what automation waits for.
-func states(s v1alpha1.HostStatus) any {
+func stateOf(s v1alpha1.HostStatus) any {
 	type state struct {
 		node, boot, booted, rollout, operation string
 		connected                              bool
@@ -267,7 +267,7 @@ func states(s v1alpha1.HostStatus) any {
 }
 
 // unseen is the status without the time at which the agent was last seen.
-func unseen(s v1alpha1.HostStatus) v1alpha1.HostStatus {
+func withoutLastSeen(s v1alpha1.HostStatus) v1alpha1.HostStatus {
 	out := *s.DeepCopy()
 	if out.Agent != nil {
 		out.Agent.LastSeen = nil

@@ -43,20 +43,20 @@ type Config struct {
 type Syncer struct {
 	cfg Config
 
-	mu       sync.Mutex
-	rollouts map[string]map[string]v1alpha1.HostRollout // by pool, by host
-	written  map[string]time.Time                       // by host
-	gone     map[string]time.Time                       // since when a host has no Node
+	mu           sync.Mutex
+	rollouts     map[string]map[string]v1alpha1.HostRollout // by pool, by host
+	written      map[string]time.Time                       // by host
+	missingSince map[string]time.Time                       // since when a host has no Node
 }
 
 // NewSyncer returns a Syncer.
 func NewSyncer(c Config) *Syncer {
-	return &Syncer{cfg: c, rollouts: map[string]map[string]v1alpha1.HostRollout{}, written: map[string]time.Time{}, gone: map[string]time.Time{}}
+	return &Syncer{cfg: c, rollouts: map[string]map[string]v1alpha1.HostRollout{}, written: map[string]time.Time{}, missingSince: map[string]time.Time{}}
 }
 
-// Rollouts says where a pool's rollout has its hosts: the States of a plan's
+// SetRollouts says where a pool's rollout has its hosts: the States of a plan's
 // status. Nil forgets the pool.
-func (s *Syncer) Rollouts(pool string, states map[string]v1alpha1.HostRollout) {
+func (s *Syncer) SetRollouts(pool string, states map[string]v1alpha1.HostRollout) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if states == nil {
@@ -99,7 +99,7 @@ func (s *Syncer) Sync(ctx context.Context, pools []labels.Selector) (time.Durati
 		}
 	}
 	now := s.cfg.Now()
-	changes := Plan(nodes.Items, pools, hosts.Items, s.missing(hosts.Items, nodes.Items, now), now)
+	changes := Plan(nodes.Items, pools, hosts.Items, s.updateMissing(hosts.Items, nodes.Items, now), now)
 	for _, name := range changes.Create {
 		host, err := s.create(ctx, name)
 		note(err)
@@ -118,7 +118,7 @@ func (s *Syncer) Sync(ctx context.Context, pools []labels.Selector) (time.Durati
 
 // missing notes since when hosts have no Node. A restart begins anew: a Host
 // is rather kept too long.
-func (s *Syncer) missing(hosts []v1alpha1.Host, nodes []corev1.Node, now time.Time) map[string]time.Time {
+func (s *Syncer) updateMissing(hosts []v1alpha1.Host, nodes []corev1.Node, now time.Time) map[string]time.Time {
 	alive := make(map[string]bool, len(nodes))
 	for i := range nodes {
 		alive[nodes[i].Name] = true
@@ -132,11 +132,11 @@ func (s *Syncer) missing(hosts []v1alpha1.Host, nodes []corev1.Node, now time.Ti
 			continue
 		}
 		next[name] = now
-		if since, ok := s.gone[name]; ok {
+		if since, ok := s.missingSince[name]; ok {
 			next[name] = since
 		}
 	}
-	s.gone = next
+	s.missingSince = next
 	return next
 }
 

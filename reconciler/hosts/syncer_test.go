@@ -22,14 +22,14 @@ import (
 )
 
 // recorder is a fleet that only notes whom it was told to dial.
-type recorder struct {
+type fakeFleet struct {
 	targets []fleet.Target
 	states  map[string]fleet.State
 }
 
-func (r *recorder) SetTargets(t []fleet.Target) { r.targets = t }
+func (r *fakeFleet) SetTargets(t []fleet.Target) { r.targets = t }
 
-func (r *recorder) State(id string) (fleet.State, bool) {
+func (r *fakeFleet) State(id string) (fleet.State, bool) {
 	s, ok := r.states[id]
 	return s, ok
 }
@@ -67,7 +67,7 @@ func TestAHostFollowsItsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := noon()
-	agents := &recorder{states: map[string]fleet.State{}}
+	agents := &fakeFleet{states: map[string]fleet.State{}}
 	s := NewSyncer(Config{Client: c, Namespace: ns.Name, Fleet: agents, Now: func() time.Time { return now }})
 	pools := []labels.Selector{labels.SelectorFromSet(labels.Set{"test": ns.Name})}
 	sync := func() {
@@ -99,7 +99,7 @@ func TestAHostFollowsItsNode(t *testing.T) {
 	state := connected()
 	state.Facts.NodeName = n.Name
 	agents.states["host-7"] = *state
-	s.Rollouts("pool", map[string]v1alpha1.HostRollout{n.Name: {State: "Draining", Attempt: "a"}})
+	s.SetRollouts("pool", map[string]v1alpha1.HostRollout{n.Name: {State: "Draining", Attempt: "a"}})
 	sync()
 	if diff := cmp.Diff([]fleet.Target{{HostID: "host-7", Addresses: []string{"10.0.0.7:50700"}}}, agents.targets); diff != "" {
 		t.Errorf("dialled (-want +got):\n%s", diff)
@@ -118,7 +118,7 @@ func TestAHostFollowsItsNode(t *testing.T) {
 	if err := get(); err != nil || h.Spec.Identity == nil {
 		t.Fatalf("the host is gone with its node: %v", err)
 	}
-	now = now.Add(goneFor)
+	now = now.Add(removeAfter)
 	sync()
 	if err := client.IgnoreNotFound(get()); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 )
 
 // known are the sections of the format that this package writes.
-var known = []string{"version", "fence", "slots", "pools", "marks"} //nolint:gochecknoglobals // a constant list
+var knownSections = []string{"version", "fence", "slots", "pools", "marks"} //nolint:gochecknoglobals // a constant list
 
 // FormatError says that the stored bytes aren't a ledger that this version can
 // use. The bytes are left as they are.
@@ -96,7 +96,7 @@ func Decode(raw []byte) (Document, error) {
 	if err := json.Unmarshal(raw, &sections); err != nil {
 		return Document{}, &FormatError{Problem: "not a JSON object", Err: err}
 	}
-	for _, name := range known {
+	for _, name := range knownSections {
 		delete(sections, name)
 	}
 	if len(sections) > 0 {

@@ -318,15 +318,15 @@ func (p Pool) Denial(digest string) (Denial, bool) {
 	return p.Denied[i], true
 }
 
-// Commit records that a healthy host committed img.
-func (p *Pool) Commit(img Image, now time.Time) {
+// AddCommitted records that a healthy host committed img.
+func (p *Pool) AddCommitted(img Image, now time.Time) {
 	if i := slices.IndexFunc(p.Committed, func(c Committed) bool { return c.Digest == img.Digest }); i >= 0 {
 		c := p.Committed[i]
 		c.Hosts, c.At = c.Hosts+1, now
 		p.Committed = append(slices.Delete(p.Committed, i, i+1), c)
 		return
 	}
-	p.Committed = last(append(p.Committed, Committed{Image: img, Hosts: 1, At: now}), MaxCommitted)
+	p.Committed = newest(append(p.Committed, Committed{Image: img, Hosts: 1, At: now}), MaxCommitted)
 }
 
 // Deny records that digest failed on host. The denial becomes one of the whole
@@ -335,30 +335,32 @@ func (p *Pool) Commit(img Image, now time.Time) {
 func (p *Pool) Deny(digest string, host DeniedHost, poolAfter int) {
 	i := slices.IndexFunc(p.Denied, func(d Denial) bool { return d.Digest == digest })
 	if i < 0 {
-		p.Denied = last(append(p.Denied, Denial{Digest: digest, Since: host.At}), MaxDenials)
+		p.Denied = newest(append(p.Denied, Denial{Digest: digest, Since: host.At}), MaxDenials)
 		i = len(p.Denied) - 1
 	}
 	d := &p.Denied[i]
 	if j := slices.IndexFunc(d.Hosts, func(h DeniedHost) bool { return h.NodeUID == host.NodeUID }); j >= 0 {
 		d.Hosts[j] = host
 	} else {
-		d.Hosts = last(append(d.Hosts, host), MaxHosts)
+		d.Hosts = newest(append(d.Hosts, host), MaxHosts)
 	}
 	if len(d.Hosts) >= poolAfter && !p.HasCommitted(digest) {
 		d.Pool = true
 	}
 	p.Failures = slices.DeleteFunc(p.Failures, func(f Failure) bool { return f.NodeUID == host.NodeUID && f.Digest == digest })
-	p.Failures = last(append(p.Failures, Failure{
+	p.Failures = newest(append(p.Failures, Failure{
 		NodeUID: host.NodeUID, Node: host.Node, Digest: digest, Reason: host.Reason, At: host.At,
 	}), MaxHosts)
 }
 
-// Took records how long a good attempt lasted.
-func (p *Pool) Took(d time.Duration) { p.Durations = last(append(p.Durations, d), MaxDurations) }
+// AddDuration records how long a good attempt lasted.
+func (p *Pool) AddDuration(d time.Duration) {
+	p.Durations = newest(append(p.Durations, d), MaxDurations)
+}
 
-// HoldBack records an aborted attempt and returns when the host may be claimed
+// AddRetry records an aborted attempt and returns when the host may be claimed
 // again: base, doubled with each abort in a row, at most limit.
-func (p *Pool) HoldBack(r Retry, base, limit time.Duration, now time.Time) time.Time {
+func (p *Pool) AddRetry(r Retry, base, limit time.Duration, now time.Time) time.Time {
 	i := slices.IndexFunc(p.Retries, func(x Retry) bool { return x.NodeUID == r.NodeUID })
 	r.Count = 1
 	if i >= 0 {
@@ -374,7 +376,7 @@ func (p *Pool) HoldBack(r Retry, base, limit time.Duration, now time.Time) time.
 		}
 	}
 	r.NotBefore = now.Add(min(wait, limit))
-	p.Retries = last(append(p.Retries, r), MaxHosts)
+	p.Retries = newest(append(p.Retries, r), MaxHosts)
 	return r.NotBefore
 }
 
@@ -387,10 +389,10 @@ func (p Pool) Retry(nodeUID, digest string) (Retry, bool) {
 	return p.Retries[i], true
 }
 
-// Release remembers that the slot of a node was freed, for keep.
-func (p *Pool) Release(nodeUID, owner string, keep time.Duration, now time.Time) {
+// AddReleased remembers that the slot of a node was freed, for keep.
+func (p *Pool) AddReleased(nodeUID, owner string, keep time.Duration, now time.Time) {
 	p.Released = slices.DeleteFunc(p.Released, func(r Released) bool { return now.Sub(r.At) > keep })
-	p.Released = last(append(p.Released, Released{NodeUID: nodeUID, Owner: owner, At: now}), MaxHosts)
+	p.Released = newest(append(p.Released, Released{NodeUID: nodeUID, Owner: owner, At: now}), MaxHosts)
 }
 
 // HasReleased says whether a slot of that owner was freed since.
@@ -400,8 +402,8 @@ func (p Pool) HasReleased(nodeUID, owner string, since time.Time) bool {
 	})
 }
 
-// Forget drops what holds a host back.
-func (p *Pool) Forget(nodeUID string) {
+// ClearRetry drops what holds a host back.
+func (p *Pool) ClearRetry(nodeUID string) {
 	p.Retries = slices.DeleteFunc(p.Retries, func(x Retry) bool { return x.NodeUID == nodeUID })
 }
 
@@ -418,7 +420,7 @@ func (p Pool) FailuresOf(digest string) int {
 }
 
 // last keeps the newest limit entries of s.
-func last[T any](s []T, limit int) []T {
+func newest[T any](s []T, limit int) []T {
 	if len(s) > limit {
 		return slices.Delete(s, 0, len(s)-limit)
 	}

@@ -21,7 +21,7 @@ func noon() time.Time { return time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC) }
 
 func ignoreExtra() cmp.Option { return cmpopts.IgnoreUnexported(Document{}) }
 
-func full() Document {
+func fullDocument() Document {
 	d := Document{Version: 1, Fence: Fence{ClusterUID: "c", Epoch: 12, Holder: "lockstep-0"}}
 	d.SetSlot("uid-1", Slot{
 		Node: "node-1", Pool: "pool-1", PoolName: "workers", Attempt: "lockstep-0123456789abcdef", Epoch: 11,
@@ -31,19 +31,19 @@ func full() Document {
 		HealthySince: noon().Add(2 * time.Minute), HealthyEpoch: 12, Nonce: "n",
 	})
 	p := Pool{Name: "workers", Since: noon(), Canary: Canary{Digest: "sha256:22", Step: 1, Since: noon()}, Resumed: "all"}
-	p.Commit(Image{Version: "1.0.0", Digest: "sha256:11"}, noon())
+	p.AddCommitted(Image{Version: "1.0.0", Digest: "sha256:11"}, noon())
 	p.Deny("sha256:33", DeniedHost{NodeUID: "uid-2", Node: "node-2", BootID: "b7", Reason: "FellBack", At: noon()}, 2)
-	p.HoldBack(Retry{NodeUID: "uid-3", Digest: "sha256:22", Reason: "DrainTimeout"}, time.Minute, time.Hour, noon())
-	p.Took(7 * time.Minute)
-	p.Release("uid-4", "lockstep-0123456789abcdef.11", time.Minute, noon())
+	p.AddRetry(Retry{NodeUID: "uid-3", Digest: "sha256:22", Reason: "DrainTimeout"}, time.Minute, time.Hour, noon())
+	p.AddDuration(7 * time.Minute)
+	p.AddReleased("uid-4", "lockstep-0123456789abcdef.11", time.Minute, noon())
 	d.SetPool("pool-1", p)
 	d.setMark("os", Mark{Image: Image{Version: "1.0.0", Digest: "sha256:11"}, At: noon()})
 	return d
 }
 
-// TestEveryFormatIsRead reads what older and newer versions wrote. The golden
+// TestEveryVersionDecodes reads what older and newer versions wrote. The golden
 // file of a version is never rewritten once that version was released.
-func TestEveryFormatIsRead(t *testing.T) {
+func TestEveryVersionDecodes(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("testdata", "v1.json"))
 	if err != nil {
@@ -53,7 +53,7 @@ func TestEveryFormatIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(full(), got, ignoreExtra()); diff != "" {
+	if diff := cmp.Diff(fullDocument(), got, ignoreExtra()); diff != "" {
 		t.Errorf("v1.json (-want +got):\n%s", diff)
 	}
 	again, err := Encode(got)
@@ -65,7 +65,7 @@ func TestEveryFormatIsRead(t *testing.T) {
 	}
 }
 
-func TestSectionsOfANewerVersionSurvive(t *testing.T) {
+func TestSectionsOfANewerVersionArePreserved(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("testdata", "next.json"))
 	if err != nil {
@@ -101,7 +101,7 @@ func compact(t *testing.T, raw []byte) string {
 	return string(out)
 }
 
-func TestUnreadableLedgersAreRefused(t *testing.T) {
+func TestUnreadableLedgersAreRejected(t *testing.T) {
 	t.Parallel()
 	for name, raw := range map[string]string{
 		"no JSON":                 "slots",
@@ -122,7 +122,7 @@ func TestUnreadableLedgersAreRefused(t *testing.T) {
 	}
 }
 
-func TestLimitsAreErrorsNotCuts(t *testing.T) {
+func TestExceedingALimitIsAnError(t *testing.T) {
 	t.Parallel()
 	var d Document
 	for i := range MaxSlots + 1 {
@@ -135,7 +135,7 @@ func TestLimitsAreErrorsNotCuts(t *testing.T) {
 
 func TestCloneSharesNothing(t *testing.T) {
 	t.Parallel()
-	d := full()
+	d := fullDocument()
 	c := d.Clone()
 	p := c.Pools["pool-1"]
 	p.Denied[0].Hosts[0].Node = "changed"
@@ -143,12 +143,12 @@ func TestCloneSharesNothing(t *testing.T) {
 	p.Released[0].Owner = "changed"
 	c.FreeSlot("uid-1")
 	delete(c.Marks, "os")
-	if diff := cmp.Diff(full(), d, ignoreExtra()); diff != "" {
+	if diff := cmp.Diff(fullDocument(), d, ignoreExtra()); diff != "" {
 		t.Errorf("a change of the clone changed the original:\n%s", diff)
 	}
 }
 
-func TestOneHostDeniesNoPool(t *testing.T) {
+func TestOneHostCannotDenyAPool(t *testing.T) {
 	t.Parallel()
 	var p Pool
 	for range 5 {
@@ -166,10 +166,10 @@ func TestOneHostDeniesNoPool(t *testing.T) {
 	}
 }
 
-func TestWhatAHealthyHostCommittedIsNeverDeniedByReports(t *testing.T) {
+func TestACommittedDigestIsNotDeniedByReports(t *testing.T) {
 	t.Parallel()
 	var p Pool
-	p.Commit(Image{Digest: "d"}, noon())
+	p.AddCommitted(Image{Digest: "d"}, noon())
 	for i := range 50 {
 		p.Deny("d", DeniedHost{NodeUID: fmt.Sprint(i), At: noon()}, 2)
 	}
@@ -178,12 +178,12 @@ func TestWhatAHealthyHostCommittedIsNeverDeniedByReports(t *testing.T) {
 	}
 }
 
-func TestHoldingBackDoubles(t *testing.T) {
+func TestRetryDelayDoubles(t *testing.T) {
 	t.Parallel()
 	var p Pool
 	var got []time.Duration
 	for range 9 {
-		at := p.HoldBack(Retry{NodeUID: "a", Digest: "d"}, time.Minute, time.Hour, noon())
+		at := p.AddRetry(Retry{NodeUID: "a", Digest: "d"}, time.Minute, time.Hour, noon())
 		got = append(got, at.Sub(noon()))
 	}
 	var want []time.Duration
@@ -193,21 +193,21 @@ func TestHoldingBackDoubles(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("waits (-want +got):\n%s", diff)
 	}
-	if at := p.HoldBack(Retry{NodeUID: "a", Digest: "other"}, time.Minute, time.Hour, noon()); at.Sub(noon()) != time.Minute {
+	if at := p.AddRetry(Retry{NodeUID: "a", Digest: "other"}, time.Minute, time.Hour, noon()); at.Sub(noon()) != time.Minute {
 		t.Errorf("another digest waits %s", at.Sub(noon()))
 	}
-	p.Forget("a")
+	p.ClearRetry("a")
 	if _, held := p.Retry("a", "other"); held {
 		t.Error("what was forgotten is held back")
 	}
 }
 
-func TestListsKeepTheNewest(t *testing.T) {
+func TestListsKeepTheNewestEntries(t *testing.T) {
 	t.Parallel()
 	var p Pool
 	for i := range MaxCommitted + 5 {
-		p.Commit(Image{Digest: fmt.Sprint(i)}, noon())
-		p.Took(time.Duration(i))
+		p.AddCommitted(Image{Digest: fmt.Sprint(i)}, noon())
+		p.AddDuration(time.Duration(i))
 	}
 	if len(p.Committed) != MaxCommitted || p.Committed[MaxCommitted-1].Digest != "14" || p.HasCommitted("4") {
 		t.Errorf("committed %v", p.Committed)
@@ -217,7 +217,7 @@ func TestListsKeepTheNewest(t *testing.T) {
 	}
 }
 
-func TestOwnersAreReadBack(t *testing.T) {
+func TestParseOwner(t *testing.T) {
 	t.Parallel()
 	s := Slot{Attempt: "lockstep-ab", Epoch: 41}
 	if a, e := ParseOwner(s.Owner()); a != s.Attempt || e != s.Epoch {

@@ -51,7 +51,7 @@ func (n inNamespace) Update(ctx context.Context, cm *corev1.ConfigMap, o metav1.
 	return n.ConfigMapInterface.Update(ctx, cm, o)
 }
 
-func TestOfTwoClaimsOnOneStateOneTakes(t *testing.T) {
+func TestOnlyOneOfConcurrentClaimsSucceeds(t *testing.T) {
 	t.Parallel()
 	s, _ := realStore(t)
 	ctx := t.Context()
@@ -91,7 +91,7 @@ func TestOfTwoClaimsOnOneStateOneTakes(t *testing.T) {
 	}
 }
 
-func TestFirstWriteIsACompareAndSwapToo(t *testing.T) {
+func TestFirstWriteIsACompareAndSwap(t *testing.T) {
 	t.Parallel()
 	s, _ := realStore(t)
 	ctx := t.Context()
@@ -99,7 +99,7 @@ func TestFirstWriteIsACompareAndSwapToo(t *testing.T) {
 	if err != nil || !snap.Missing {
 		t.Fatalf("missing=%v, error %v; want a missing ledger", snap.Missing, err)
 	}
-	if _, err := s.Swap(ctx, snap, full()); err != nil {
+	if _, err := s.Swap(ctx, snap, fullDocument()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Swap(ctx, snap, Document{}); !errors.Is(err, ErrConflict) {
@@ -109,12 +109,12 @@ func TestFirstWriteIsACompareAndSwapToo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(full(), got.Document, ignoreExtra()); diff != "" {
+	if diff := cmp.Diff(fullDocument(), got.Document, ignoreExtra()); diff != "" {
 		t.Errorf("what was written isn't what's read (-want +got):\n%s", diff)
 	}
 }
 
-func TestADeletedLedgerIsNotWrittenOver(t *testing.T) {
+func TestADeletedLedgerIsNotRecreatedBySwap(t *testing.T) {
 	t.Parallel()
 	s, maps := realStore(t)
 	ctx := t.Context()
@@ -171,7 +171,7 @@ func TestEachAcquisitionRaisesTheFence(t *testing.T) {
 	}
 }
 
-func TestAnOlderFenceWritesNothing(t *testing.T) {
+func TestAnOlderFenceCannotWrite(t *testing.T) {
 	t.Parallel()
 	s, _ := realStore(t)
 	ctx := t.Context()

@@ -42,7 +42,7 @@ const (
 
 // settle is how long after the last order it's waited for one that may still
 // be on its way, from us or from a leader that was stopped.
-const settle = 2 * time.Minute
+const orderGrace = 2 * time.Minute
 
 // maxTransitions bounds how many states a slot passes in one plan.
 const maxTransitions = 16
@@ -52,11 +52,11 @@ type view struct {
 	pool *Pool
 	m    *Member
 	// stop says why what hasn't been activated is taken back; "" if nothing.
-	stop, stopMessage string
-	drain, older      bool
-	quorum            Quorum
-	now               time.Time
-	epoch             uint64
+	abortReason, abortMessage string
+	drain, rollback           bool
+	quorum                    Quorum
+	now                       time.Time
+	epoch                     uint64
 }
 
 // advance follows the state table until the slot stays where it is, and
@@ -79,7 +79,7 @@ func (v view) advance(s ledger.Slot) (ledger.Slot, []ledger.State) {
 
 // transition is the table: one row a state.
 func (v view) transition(s ledger.Slot) ledger.Slot {
-	if next, ahead := v.hostIsAhead(s); ahead {
+	if next, ahead := v.resumeTrial(s); ahead {
 		return next
 	}
 	switch s.State {
@@ -112,7 +112,7 @@ func (v view) transition(s ledger.Slot) ledger.Slot {
 
 // hostIsAhead takes the host's word where the ledger is older than the host:
 // an older etcd was restored while the attempt was under way.
-func (v view) hostIsAhead(s ledger.Slot) (ledger.Slot, bool) {
+func (v view) resumeTrial(s ledger.Slot) (ledger.Slot, bool) {
 	switch s.State {
 	case ledger.Claimed, ledger.Draining, ledger.Drained, ledger.Aborted:
 	default:
@@ -121,7 +121,7 @@ func (v view) hostIsAhead(s ledger.Slot) (ledger.Slot, bool) {
 	if !onTrial(v.m) || v.m.Agent.Facts.Trial.OperationID != activateID(s) {
 		return s, false
 	}
-	s.PrevBootID, s.PrevDigest = before(v.m.Agent.Facts)
+	s.PrevBootID, s.PrevDigest = beforeTrial(v.m.Agent.Facts)
 	s.ActivatedAt = v.now
 	return v.to(s, ledger.Rebooting, "", ""), true
 }
@@ -129,7 +129,7 @@ func (v view) hostIsAhead(s ledger.Slot) (ledger.Slot, bool) {
 // before returns the boot and the digest that a trial came from. The wire
 // doesn't carry that boot: where the trial hasn't booted yet it's the present
 // one, else any other than the present one serves.
-func before(f *nodeos.HostFacts) (bootID, digest string) {
+func beforeTrial(f *nodeos.HostFacts) (bootID, digest string) {
 	if f.Trial.BootID == "" {
 		return f.BootID, f.Trial.From.Digest
 	}
@@ -150,8 +150,8 @@ func (v view) to(s ledger.Slot, state ledger.State, reason, message string) ledg
 
 // claimed: the slot is written, the cordon isn't seen yet.
 func (v view) claimed(s ledger.Slot) ledger.Slot {
-	if v.stop != "" {
-		return v.to(s, ledger.Aborted, v.stop, v.stopMessage)
+	if v.abortReason != "" {
+		return v.to(s, ledger.Aborted, v.abortReason, v.abortMessage)
 	}
 	n := v.m.Node
 	switch {
@@ -169,10 +169,10 @@ func (v view) claimed(s ledger.Slot) ledger.Slot {
 
 // draining: pods are asked to go until none is left or the time is up.
 func (v view) draining(s ledger.Slot) ledger.Slot {
-	if next, left := v.stillOurs(s); left {
+	if next, left := v.aborts(s); left {
 		return next
 	}
-	if v.m.Pods.Known && v.m.Pods.Remaining == 0 {
+	if v.m.Pods.Observed && v.m.Pods.Remaining == 0 {
 		return v.to(s, ledger.Drained, "", "")
 	}
 	if !v.late(s.ClaimedAt, v.pool.DrainTimeout) {
@@ -191,25 +191,25 @@ func (v view) draining(s ledger.Slot) ledger.Slot {
 // drained: nothing is left to protect; look once more, then activate. From
 // the next state on there's no way back but a rollback.
 func (v view) drained(s ledger.Slot) ledger.Slot {
-	if next, left := v.stillOurs(s); left {
+	if next, left := v.aborts(s); left {
 		return next
 	}
-	if problem, message := v.notYet(s); problem != "" {
+	if problem, message := v.activationBlocker(s); problem != "" {
 		if v.late(s.ClaimedAt, v.pool.DrainTimeout+v.pool.BootDeadline) {
 			return v.to(s, ledger.Aborted, problem, message)
 		}
 		return s
 	}
 	f := v.m.Agent.Facts
-	s.AutoCommit = v.m.Carries && !v.drain
+	s.AutoCommit = v.m.RunsReconciler && !v.drain
 	s.PrevBootID, s.PrevDigest, s.ActivatedAt = f.BootID, f.Booted.Digest, v.now
 	return v.to(s, ledger.Rebooting, "", "")
 }
 
 // notYet says what keeps a drained host from being activated.
-func (v view) notYet(s ledger.Slot) (reason, message string) {
+func (v view) activationBlocker(s ledger.Slot) (reason, message string) {
 	f := v.m.Agent.Facts
-	if v.drain && !(v.m.Pods.Known && v.m.Pods.Remaining == 0) {
+	if v.drain && !(v.m.Pods.Observed && v.m.Pods.Remaining == 0) {
 		return ReasonDrainTimeout, v.m.Pods.Blocking
 	}
 	if f == nil {
@@ -231,11 +231,11 @@ func (v view) notYet(s ledger.Slot) (reason, message string) {
 
 // stillOurs says, before activation, whether the attempt must be given up, and
 // returns the slot then.
-func (v view) stillOurs(s ledger.Slot) (ledger.Slot, bool) {
+func (v view) aborts(s ledger.Slot) (ledger.Slot, bool) {
 	n := v.m.Node
 	switch {
-	case v.stop != "":
-		return v.to(s, ledger.Aborted, v.stop, v.stopMessage), true
+	case v.abortReason != "":
+		return v.to(s, ledger.Aborted, v.abortReason, v.abortMessage), true
 	case v.drain && !n.Unschedulable:
 		return v.to(s, ledger.Aborted, ReasonUncordoned, "someone made the node schedulable again"), true
 	case v.drain && n.CordonedBy != s.Owner():
@@ -264,12 +264,12 @@ func (v view) rebooting(s ledger.Slot) ledger.Slot {
 	}
 	switch {
 	case !v.late(s.ActivatedAt, v.pool.BootDeadline):
-	case runs(f, activateID(s)) || f.Trial != nil:
+	case isRunning(f, activateID(s)) || f.Trial != nil:
 		return v.to(s, ledger.RollingBack, ReasonBootTimeout, "the host did not reboot")
-	case v.late(s.ActivatedAt, v.pool.BootDeadline+settle):
+	case v.late(s.ActivatedAt, v.pool.BootDeadline+orderGrace):
 		// The agent never took the order, and no order is on its way any more:
 		// nothing has failed but the asking.
-		return v.to(s, ledger.Aborted, ReasonActivateRefused, v.m.Refused)
+		return v.to(s, ledger.Aborted, ReasonActivateRefused, v.m.LastError)
 	}
 	return s
 }
@@ -294,7 +294,7 @@ func (v view) verifying(s ledger.Slot) ledger.Slot {
 	if last, failed := failedOperation(f, activateID(s)); failed {
 		return v.to(s, ledger.RollingBack, ReasonUnhealthy, last.Message)
 	}
-	if !v.m.Health.Known || !v.m.Health.OK {
+	if !v.m.Health.Observed || !v.m.Health.OK {
 		s.HealthySince = time.Time{}
 		return v.gatesFailing(s)
 	}
@@ -360,7 +360,7 @@ func (v view) rollingBack(s ledger.Slot) ledger.Slot {
 	case f.Booted.Digest == s.Target.Digest && f.Booted.Confirmed && s.PrevDigest != s.Target.Digest:
 		// The agent kept it, by its own deadline or a commit that came through.
 		return v.to(s, ledger.Releasing, "", "")
-	case f.Booted.Digest != s.Target.Digest && f.Trial == nil && !runs(f, activateID(s)):
+	case f.Booted.Digest != s.Target.Digest && f.Trial == nil && !isRunning(f, activateID(s)):
 		return v.to(s, ledger.RolledBack, "", "")
 	case v.late(s.Since, v.pool.BootDeadline+v.pool.CommitDeadline):
 		return v.to(s, ledger.Quarantined, s.Reason, s.Message)

@@ -17,7 +17,7 @@ import (
 
 // halts says why the pool makes no claims until a person does something or the
 // target changes, and what that is; "" if it may go on.
-func (p *planner) halts() string {
+func (p *planner) haltReason() string {
 	digest := p.pool.Target.Digest
 	if d, ok := p.rec.Denial(digest); ok && d.Pool {
 		return fmt.Sprintf("%s is denied in the whole pool: it failed on %d hosts; to try it again, set the annotation %s to all",
@@ -75,7 +75,7 @@ func (p *planner) canary() int {
 			p.out.Changed = true
 		}
 		if over := c.Since.Add(step.Soak); over.After(p.now) {
-			p.wake(over)
+			p.wakeAt(over)
 			return need
 		}
 		c.Step, c.Since = c.Step+1, time.Time{}
@@ -96,18 +96,18 @@ func (p *planner) claim(allowed int) {
 	}
 	budget, reason, message := p.budget(allowed)
 	if budget > 0 {
-		p.order(candidates)
+		p.sortCandidates(candidates)
 	}
 	for _, m := range candidates {
 		if budget <= 0 {
-			p.wait(m, reason, message)
+			p.addWait(m, reason, message)
 			continue
 		}
-		if reason, why := p.quorumFor(m); reason != "" {
-			p.wait(m, reason, why)
+		if reason, why := p.quorumBlocker(m); reason != "" {
+			p.addWait(m, reason, why)
 			continue
 		}
-		p.take(m)
+		p.claimHost(m)
 		if budget--; budget == 0 {
 			reason, message = "Budget", "the pool's budget is used up"
 		}
@@ -118,7 +118,7 @@ func (p *planner) claim(allowed int) {
 }
 
 // take writes the slot, and goes on from there as far as the facts allow.
-func (p *planner) take(m *Member) {
+func (p *planner) claimHost(m *Member) {
 	s := ledger.Slot{
 		Node: m.Node.Name, Pool: p.pool.UID, PoolName: p.pool.Name,
 		Attempt: p.pool.Attempt(m.Nonce), Epoch: p.in.Epoch,
@@ -143,8 +143,8 @@ func (p *planner) candidates() []*Member {
 		if _, inFlight := p.out.Ledger.Slots[m.Node.UID]; inFlight || !m.Selected || p.updated(m) || p.justFreed[m.Node.UID] {
 			continue
 		}
-		if reason, message := p.unfit(m, estimate); reason != "" {
-			p.wait(m, reason, message)
+		if reason, message := p.claimBlocker(m, estimate); reason != "" {
+			p.addWait(m, reason, message)
 			continue
 		}
 		out = append(out, m)
@@ -153,8 +153,8 @@ func (p *planner) candidates() []*Member {
 }
 
 // unfit says what about the host itself keeps it from being claimed.
-func (p *planner) unfit(m *Member, estimate time.Duration) (reason, message string) {
-	if reason, message = p.unstageable(m); reason != "" {
+func (p *planner) claimBlocker(m *Member, estimate time.Duration) (reason, message string) {
+	if reason, message = p.stageBlocker(m); reason != "" {
 		return reason, message
 	}
 	f, n := m.Agent.Facts, m.Node
@@ -175,7 +175,7 @@ func (p *planner) unfit(m *Member, estimate time.Duration) (reason, message stri
 		return "Busy", "the agent runs " + f.Operation.Sequence.String()
 	}
 	if r, held := p.rec.Retry(n.UID, p.pool.Target.Digest); held && r.NotBefore.After(p.now) {
-		p.wake(r.NotBefore)
+		p.wakeAt(r.NotBefore)
 		return "Backoff", fmt.Sprintf("after %s, until %s", r.Reason, r.NotBefore.Format(time.RFC3339))
 	}
 	if e := m.Agent.CertificateExpires; !e.IsZero() && e.Before(p.now.Add(estimate+certificateSlack)) {
@@ -194,14 +194,14 @@ func (p *planner) budget(allowed int) (n int, reason, message string) {
 	case p.counts.suspects+p.counts.stuck > p.pool.MaxQuarantined:
 		return 0, ReasonHalted, fmt.Sprintf("%d hosts are quarantined, lost or away for more than %s, %d are tolerated",
 			p.counts.suspects+p.counts.stuck, suspectAfter, p.pool.MaxQuarantined)
-	case p.unsettled() != "":
-		return 0, "Rebuilding", p.unsettled()
+	case p.rebuildReason() != "":
+		return 0, "Rebuilding", p.rebuildReason()
 	}
 	if open, at := openFor(p.pool.Windows, p.now, p.estimate()); !open {
 		if at.IsZero() {
 			return 0, "WindowTooShort", fmt.Sprintf("no window is as long as an attempt may take (%s)", p.estimate())
 		}
-		p.wake(at)
+		p.wakeAt(at)
 		return 0, "OutsideWindow", "the next window opens " + at.UTC().Format(time.RFC3339)
 	}
 	limit := p.pool.Limit(p.total)
@@ -220,8 +220,8 @@ func (p *planner) budget(allowed int) (n int, reason, message string) {
 
 // unsettled says why it isn't known yet what the ledger should hold: it's new
 // or was lost, and a node says that we cordoned it while its agent is silent.
-func (p *planner) unsettled() string {
-	if p.first {
+func (p *planner) rebuildReason() string {
+	if p.newPool {
 		return "the first plan under this ledger only takes stock"
 	}
 	if p.now.Sub(p.rec.Since) >= adoptFor {
@@ -230,7 +230,7 @@ func (p *planner) unsettled() string {
 	for i := range p.in.Members {
 		m := &p.in.Members[i]
 		if _, ok := p.out.Ledger.Slots[m.Node.UID]; !ok && m.Node.Unschedulable && m.Node.CordonedBy != "" && m.Agent.Facts == nil {
-			p.wake(p.rec.Since.Add(adoptFor))
+			p.wakeAt(p.rec.Since.Add(adoptFor))
 			return m.Node.Name + " says that we cordoned it, and its agent can't be asked"
 		}
 	}
@@ -238,7 +238,7 @@ func (p *planner) unsettled() string {
 }
 
 // quorumFor says why the control plane can't do without the node now.
-func (p *planner) quorumFor(m *Member) (reason, message string) {
+func (p *planner) quorumBlocker(m *Member) (reason, message string) {
 	if !m.Node.ControlPlane && !p.pool.ControlPlane {
 		return "", ""
 	}
@@ -255,14 +255,14 @@ func (p *planner) quorumFor(m *Member) (reason, message string) {
 
 // order sorts candidates: nodes that carry the reconciler last, then as the
 // strategy says (by zone, then oldest first, if it says nothing), then by name.
-func (p *planner) order(c []*Member) {
+func (p *planner) sortCandidates(c []*Member) {
 	keys := p.pool.OrderBy
 	if len(keys) == 0 {
 		keys = []string{"topology.kubernetes.io/zone", "age"}
 	}
 	slices.SortFunc(c, func(a, b *Member) int {
-		if a.Carries != b.Carries {
-			if b.Carries {
+		if a.RunsReconciler != b.RunsReconciler {
+			if b.RunsReconciler {
 				return -1
 			}
 			return 1
@@ -295,7 +295,7 @@ func (p *planner) estimate() time.Duration {
 }
 
 // older says whether the target was committed here before something newer.
-func (p *planner) older() bool {
+func (p *planner) isRollback() bool {
 	c := p.rec.Committed
 	return p.rec.HasCommitted(p.pool.Target.Digest) && c[len(c)-1].Digest != p.pool.Target.Digest
 }

@@ -41,10 +41,10 @@ type Member struct {
 	Nonce string
 	// Conflict names another pool that selects the node too.
 	Conflict string
-	// Carries says that a pod of the reconciler itself runs there.
-	Carries bool
-	// Refused says why the last step on the host didn't succeed; "" if it did.
-	Refused string
+	// RunsReconciler says that a pod of the reconciler itself runs there.
+	RunsReconciler bool
+	// LastError says why the last step on the host didn't succeed; "" if it did.
+	LastError string
 	// Pods is what a drain has left; only looked at while draining.
 	Pods Pods
 	// Health is what the gates say; only looked at while verifying.
@@ -88,7 +88,7 @@ type Agent struct {
 
 // Pods is what is left on a node that is being drained.
 type Pods struct {
-	Known     bool
+	Observed  bool
 	Remaining int
 	// Blocking says what keeps them, for people.
 	Blocking string
@@ -96,8 +96,8 @@ type Pods struct {
 
 // Health is the verdict of the gates.
 type Health struct {
-	Known bool
-	OK    bool
+	Observed bool
+	OK       bool
 	// Blocking says what isn't level yet, for people.
 	Blocking string
 }
@@ -106,8 +106,8 @@ type Health struct {
 type Quorum struct {
 	// None asks for no quorum.
 	None bool
-	// Known says that the numbers were observed; else no claim is made.
-	Known           bool
+	// Observed says that the numbers were observed; else no claim is made.
+	Observed        bool
 	Voters, Healthy int
 	// HealthyOn holds the names of the nodes that carry a healthy voter.
 	HealthyOn map[string]bool
@@ -120,7 +120,7 @@ func (q Quorum) Allows(node string) (bool, string) {
 	switch {
 	case q.None:
 		return true, ""
-	case !q.Known:
+	case !q.Observed:
 		return false, "the quorum isn't known: " + orDefault(q.Problem, "set spec.controlPlane.quorum")
 	case q.Problem != "":
 		return false, q.Problem

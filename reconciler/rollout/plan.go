@@ -28,8 +28,8 @@ const (
 	// certificateSlack is what must be left of an agent's certificate at the
 	// estimated end of an attempt.
 	certificateSlack = 24 * time.Hour
-	// maxWhy bounds what is remembered of a failure, in bytes.
-	maxWhy = 160
+	// maxFailureText bounds what is remembered of a failure, in bytes.
+	maxFailureText = 160
 	// maxWaiting bounds the hosts whose waiting is explained.
 	maxWaiting = 100
 )
@@ -50,17 +50,17 @@ type Decision struct {
 
 // planner is one plan in the making.
 type planner struct {
-	in     Input
-	pool   *Pool
-	rec    ledger.Pool
-	now    time.Time
-	out    Decision
-	byUID  map[string]*Member
-	total  int
-	first  bool // the ledger doesn't know the pool yet
-	halted string
-	counts counts
-	staged []string // hosts that stage now
+	in           Input
+	pool         *Pool
+	rec          ledger.Pool
+	now          time.Time
+	out          Decision
+	byUID        map[string]*Member
+	total        int
+	newPool      bool // the ledger doesn't know the pool yet
+	halted       string
+	counts       counts
+	stagingHosts []string // hosts that stage now
 	// justFreed are the hosts whose slot was freed in this plan: they're
 	// claimed again in a later one, so that one attempt ends before the next.
 	justFreed map[string]bool
@@ -85,16 +85,16 @@ func Plan(in Input, now time.Time) Decision {
 			p.total++
 		}
 	}
-	p.forget()
-	p.remember()
+	p.dropPools()
+	p.loadPool()
 	p.resume()
 	p.adopt()
-	p.halted = p.halts()
+	p.halted = p.haltReason()
 	p.advanceSlots()
 	p.adopt() // a slot that was freed may have hidden a trial of another attempt
-	p.halted = p.halts()
+	p.halted = p.haltReason()
 	p.count()
-	p.found()
+	p.recordInstalled()
 	allowed := p.canary()
 	p.stage()
 	p.claim(allowed)
@@ -106,7 +106,7 @@ func Plan(in Input, now time.Time) Decision {
 // forget drops what's remembered of pools that are gone. A slot that one of
 // them left behind, by a finalizer taken off by hand, becomes this pool's if
 // it selects the node.
-func (p *planner) forget() {
+func (p *planner) dropPools() {
 	if !p.in.Pools[p.pool.UID] {
 		return // not known, or known wrongly
 	}
@@ -128,10 +128,10 @@ func (p *planner) forget() {
 }
 
 // remember takes what the ledger knows of the pool.
-func (p *planner) remember() {
+func (p *planner) loadPool() {
 	rec, ok := p.out.Ledger.Pools[p.pool.UID]
 	if !ok {
-		p.first = true
+		p.newPool = true
 		rec = ledger.Pool{Since: p.now}
 		p.out.Changed = true
 	}
@@ -201,11 +201,11 @@ func (p *planner) advanceSlot(uid string, s ledger.Slot, v view) {
 	next, left := v.advance(s)
 	for _, state := range append(left, next.State) {
 		if state == ledger.RolledBack && s.State != ledger.RolledBack {
-			p.failed(v.m, next)
+			p.recordFailure(v.m, next)
 		}
 	}
 	if next.State == ledger.Idle {
-		p.freed(v.m, next, left[len(left)-1])
+		p.recordFreed(v.m, next, left[len(left)-1])
 		p.out.Ledger.FreeSlot(uid)
 		p.out.Changed = true
 		return
@@ -218,7 +218,7 @@ func (p *planner) advanceSlot(uid string, s ledger.Slot, v view) {
 }
 
 // failed denies the target on the host and counts the failure.
-func (p *planner) failed(m *Member, s ledger.Slot) {
+func (p *planner) recordFailure(m *Member, s ledger.Slot) {
 	bootID, why := "", s.Message
 	if f := m.Agent.Facts; f != nil {
 		bootID = f.BootID
@@ -228,34 +228,34 @@ func (p *planner) failed(m *Member, s ledger.Slot) {
 	}
 	p.rec.Deny(s.Target.Digest, ledger.DeniedHost{
 		NodeUID: m.Node.UID, Node: m.Node.Name, BootID: bootID, At: p.now, Nonce: m.Nonce,
-		Reason: sanitize.Clip(s.Reason+": "+why, maxWhy),
+		Reason: sanitize.Clip(s.Reason+": "+why, maxFailureText),
 	}, max(2, p.pool.FailureThreshold))
 }
 
 // freed remembers what an attempt leaves behind.
-func (p *planner) freed(m *Member, s ledger.Slot, from ledger.State) {
+func (p *planner) recordFreed(m *Member, s ledger.Slot, from ledger.State) {
 	p.justFreed[m.Node.UID] = true
 	if s.Reason != ReasonAdopted { // else a forged cordon would be ours for ever
-		p.rec.Release(m.Node.UID, s.Owner(), adoptFor, p.now)
+		p.rec.AddReleased(m.Node.UID, s.Owner(), adoptFor, p.now)
 	}
 	switch from {
 	case ledger.Releasing:
-		p.rec.Commit(s.Target, p.now)
-		p.rec.Took(p.now.Sub(s.ClaimedAt))
-		p.rec.Forget(m.Node.UID)
+		p.rec.AddCommitted(s.Target, p.now)
+		p.rec.AddDuration(p.now.Sub(s.ClaimedAt))
+		p.rec.ClearRetry(m.Node.UID)
 	case ledger.Aborted:
 		switch s.Reason {
 		case ReasonTargetChanged, ReasonDeleting, ReasonPaused, ReasonHeld, ReasonLeftPool, ReasonHalted, ReasonConflict, ReasonAdopted, ReasonRerun:
 		default:
-			p.rec.HoldBack(ledger.Retry{NodeUID: m.Node.UID, Digest: s.Target.Digest, Reason: s.Reason}, retryBase, retryLimit, p.now)
+			p.rec.AddRetry(ledger.Retry{NodeUID: m.Node.UID, Digest: s.Target.Digest, Reason: s.Reason}, retryBase, retryLimit, p.now)
 		}
 	default:
 	}
 }
 
 func (p *planner) view(m *Member, s ledger.Slot) view {
-	v := view{pool: p.pool, m: m, drain: p.drains(), older: p.older(), quorum: p.in.Quorum, now: p.now, epoch: p.in.Epoch}
-	v.stop, v.stopMessage = p.stops(m, s)
+	v := view{pool: p.pool, m: m, drain: p.drains(), rollback: p.isRollback(), quorum: p.in.Quorum, now: p.now, epoch: p.in.Epoch}
+	v.abortReason, v.abortMessage = p.abortReason(m, s)
 	return v
 }
 
@@ -273,7 +273,7 @@ func (p *planner) drains() bool {
 }
 
 // stops says why an attempt that hasn't been activated is taken back.
-func (p *planner) stops(m *Member, s ledger.Slot) (reason, message string) {
+func (p *planner) abortReason(m *Member, s ledger.Slot) (reason, message string) {
 	switch {
 	case p.pool.Deleting:
 		return ReasonDeleting, "the NodeOS is being deleted"
@@ -319,12 +319,12 @@ func (p *planner) count() {
 // found records as committed a verified target that every host of the pool was
 // running already when it was declared: hosts are installed with their first
 // system, and without a record of it nobody could go back there.
-func (p *planner) found() {
+func (p *planner) recordInstalled() {
 	if p.total == 0 || p.counts.healthy < p.total || p.pool.Unverified != "" ||
 		p.rec.HasCommitted(p.pool.Target.Digest) || p.belowMark() != "" {
 		return
 	}
-	p.rec.Commit(p.pool.Target, p.now)
+	p.rec.AddCommitted(p.pool.Target, p.now)
 }
 
 func (p *planner) countSelected(m *Member, inFlight, away bool) {
@@ -379,14 +379,14 @@ func (p *planner) deniedOn(m *Member) string {
 }
 
 // wake notes when time alone changes the plan.
-func (p *planner) wake(at time.Time) {
+func (p *planner) wakeAt(at time.Time) {
 	if at.After(p.now) && (p.out.Next.IsZero() || at.Before(p.out.Next)) {
 		p.out.Next = at
 	}
 }
 
 // wait notes why a host gets no further.
-func (p *planner) wait(m *Member, reason, message string) {
+func (p *planner) addWait(m *Member, reason, message string) {
 	if len(p.out.Waiting) < maxWaiting && !p.explained[m] {
 		p.explained[m] = true
 		p.out.Waiting = append(p.out.Waiting, Waiting{Host: m.Node.Name, Reason: reason, Message: message})

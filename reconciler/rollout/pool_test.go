@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-func declared() *v1alpha1.NodeOS {
+func nodeOS() *v1alpha1.NodeOS {
 	n := &v1alpha1.NodeOS{ObjectMeta: metav1.ObjectMeta{Name: "workers", UID: "pool", Annotations: map[string]string{}}}
 	n.Spec.OS = v1alpha1.OSImage{Version: "2.0.0", Image: "registry.example.com/os@" + digests["2.0.0"]}
 	return n
@@ -25,7 +25,7 @@ func declared() *v1alpha1.NodeOS {
 
 func TestPoolOfHasTheDocumentedDefaults(t *testing.T) {
 	t.Parallel()
-	p, err := PoolOf(declared())
+	p, err := PoolOf(nodeOS())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestPoolOfHasTheDocumentedDefaults(t *testing.T) {
 	}
 }
 
-func TestPoolsThatCannotBeRolledOutAreRefused(t *testing.T) {
+func TestInvalidPoolsAreRejected(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		change func(*v1alpha1.NodeOS)
@@ -54,7 +54,7 @@ func TestPoolsThatCannotBeRolledOutAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := declared()
+			n := nodeOS()
 			tc.change(n)
 			_, err := PoolOf(n)
 			var spec *SpecError
@@ -89,9 +89,9 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-func TestAnAttemptChangesWithWhatIsOrderedAlone(t *testing.T) {
+func TestAttemptChangesOnlyWithTheOrder(t *testing.T) {
 	t.Parallel()
-	base, err := PoolOf(declared())
+	base, err := PoolOf(nodeOS())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,8 +109,8 @@ func TestAnAttemptChangesWithWhatIsOrderedAlone(t *testing.T) {
 	}
 }
 
-// TestNothingDisruptsOnOldFacts holds that the last look before a step decides.
-func TestNothingDisruptsOnOldFacts(t *testing.T) {
+// TestPermitChecksCurrentFacts holds that the last look before a step decides.
+func TestPermitChecksCurrentFacts(t *testing.T) {
 	t.Parallel()
 	slot := ledger.Slot{Attempt: "lockstep-1", Epoch: 1, Target: ledger.Image{Digest: digests["2.0.0"]}, PrevBootID: "b1", TrialBootID: "b2"}
 	ready := func() (Step, Node, *nodeos.HostFacts) {

@@ -25,7 +25,7 @@ func (p *planner) stage() {
 		if _, inFlight := p.out.Ledger.Slots[m.Node.UID]; inFlight || !m.Selected || p.updated(m) {
 			continue
 		}
-		if reason, _ := p.unstageable(m); reason != "" {
+		if reason, _ := p.stageBlocker(m); reason != "" {
 			continue
 		}
 		f := m.Agent.Facts
@@ -34,7 +34,7 @@ func (p *planner) stage() {
 		}
 		if f.Operation != nil && !f.Operation.State.Done() {
 			if f.Operation.Sequence == nodeos.SequenceStageUpgrade {
-				p.staging(m)
+				p.addStaging(m)
 			}
 			continue
 		}
@@ -46,20 +46,20 @@ func (p *planner) stage() {
 		}
 		if s, ok := p.stageStep(m); ok {
 			p.out.Steps = append(p.out.Steps, s)
-			p.staging(m)
+			p.addStaging(m)
 		}
 	}
 }
 
-func (p *planner) staging(m *Member) {
+func (p *planner) addStaging(m *Member) {
 	p.counts.staging++
-	if len(p.staged) < maxInFlight {
-		p.staged = append(p.staged, m.Node.Name)
+	if len(p.stagingHosts) < maxInFlight {
+		p.stagingHosts = append(p.stagingHosts, m.Node.Name)
 	}
 }
 
 // unstageable says why the host must not even fetch the image.
-func (p *planner) unstageable(m *Member) (reason, message string) {
+func (p *planner) stageBlocker(m *Member) (reason, message string) {
 	switch {
 	case p.pool.Deleting:
 		return ReasonDeleting, "the NodeOS is being deleted"
@@ -89,7 +89,7 @@ func (p *planner) unstageable(m *Member) (reason, message string) {
 // the attempt: should the ledger be lost, the agent's word for the attempt is
 // what proves that a cordon is ours.
 func (p *planner) stagedFor(m *Member) bool {
-	return hasStaged(m.Agent.Facts, p.pool.Target.Digest) && knows(m.Agent.Facts, p.pool.Attempt(m.Nonce))
+	return hasStaged(m.Agent.Facts, p.pool.Target.Digest) && hasAttempt(m.Agent.Facts, p.pool.Attempt(m.Nonce))
 }
 
 // stageStep starts the staging of a host: again under another operation id
@@ -102,8 +102,8 @@ func (p *planner) stageStep(m *Member) (Step, bool) {
 			at := last.Ended.Add(min(retryBase<<min(failed-1, 10), retryLimit))
 			// The host's clock may be wrong: never wait longer than the limit.
 			if at.After(p.now) && at.Sub(p.now) <= retryLimit {
-				p.wake(at)
-				p.wait(m, "StageFailed", fmt.Sprintf("try %d: %s", failed, last.Message))
+				p.wakeAt(at)
+				p.addWait(m, "StageFailed", fmt.Sprintf("try %d: %s", failed, last.Message))
 				return Step{}, false
 			}
 			try = failed + 1
@@ -111,7 +111,7 @@ func (p *planner) stageStep(m *Member) (Step, bool) {
 	}
 	return Step{
 		Kind: StepStage, Node: m.Node.Name, NodeUID: m.Node.UID, Attempt: attempt,
-		OperationID: stageID(attempt, try, m.Agent.Facts), Rollback: p.older(),
+		OperationID: stageID(attempt, try, m.Agent.Facts), Rollback: p.isRollback(),
 		Slot: ledger.Slot{Node: m.Node.Name, Attempt: attempt, Target: p.pool.Target, Ref: p.pool.Ref.String()},
 	}, true
 }
@@ -155,14 +155,14 @@ func (p *planner) adopt() {
 		if len(p.out.Ledger.Slots) >= ledger.MaxSlots {
 			return
 		}
-		if s, ok := p.adopted(m); ok {
+		if s, ok := p.adoptedSlot(m); ok {
 			p.out.Ledger.SetSlot(m.Node.UID, s)
 			p.out.Changed = true
 		}
 	}
 }
 
-func (p *planner) adopted(m *Member) (ledger.Slot, bool) {
+func (p *planner) adoptedSlot(m *Member) (ledger.Slot, bool) {
 	f := m.Agent.Facts
 	s := ledger.Slot{
 		Node: m.Node.Name, Pool: p.pool.UID, PoolName: p.pool.Name, Epoch: p.in.Epoch,
@@ -176,7 +176,7 @@ func (p *planner) adopted(m *Member) (ledger.Slot, bool) {
 			return ledger.Slot{}, false
 		}
 		s.Attempt, s.ActivatedAt = attempt, p.now
-		s.PrevBootID, s.PrevDigest = before(f)
+		s.PrevBootID, s.PrevDigest = beforeTrial(f)
 		s.Target = ledger.Image{Version: t.Image.Version, Digest: t.Image.Ref.Digest}
 		s.Ref, s.State = t.Image.Ref.String(), ledger.Rebooting
 		if by, epoch := m.Node.owner(); by == attempt {
@@ -185,7 +185,7 @@ func (p *planner) adopted(m *Member) (ledger.Slot, bool) {
 		return s, true
 	}
 	attempt, epoch := m.Node.owner()
-	fresh := p.now.Sub(p.rec.Since) < adoptFor && knows(f, attempt)
+	fresh := p.now.Sub(p.rec.Since) < adoptFor && hasAttempt(f, attempt)
 	if !m.Node.Unschedulable || attempt == "" || !fresh && !p.rec.HasReleased(m.Node.UID, m.Node.CordonedBy, p.now.Add(-adoptFor)) {
 		return ledger.Slot{}, false
 	}
@@ -197,7 +197,7 @@ func (p *planner) adopted(m *Member) (ledger.Slot, bool) {
 }
 
 // knows says whether the agent has run something for the attempt.
-func knows(f *nodeos.HostFacts, attempt string) bool {
+func hasAttempt(f *nodeos.HostFacts, attempt string) bool {
 	if f == nil {
 		return false
 	}

@@ -105,7 +105,7 @@ func (p *planner) inFlight() []v1alpha1.HostInFlight {
 		})
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.HostInFlight) int { return cmp.Compare(a.Host, b.Host) })
-	for _, host := range p.staged {
+	for _, host := range p.stagingHosts {
 		out = append(out, v1alpha1.HostInFlight{Host: host, State: string(ledger.Staging)})
 	}
 	return out[:min(len(out), maxInFlight)]
@@ -122,9 +122,9 @@ func blockingOf(m *Member, s ledger.Slot) string {
 		}
 		return m.Health.Blocking
 	case ledger.Rebooting, ledger.Committing, ledger.RollingBack:
-		return orDefault(m.Agent.Problem, m.Refused)
+		return orDefault(m.Agent.Problem, m.LastError)
 	default:
-		return m.Refused
+		return m.LastError
 	}
 }
 
@@ -182,7 +182,7 @@ func (p *planner) denied() []v1alpha1.DeniedDigest {
 func (p *planner) estimatedEnd() time.Time {
 	left := p.total - p.counts.updated - p.counts.denied - p.counts.held
 	limit := p.pool.Limit(p.total)
-	if reason, _ := p.stalls(); reason != "" || left <= 0 || limit <= 0 || p.pool.StageOnly || p.pool.Suspended || p.pool.Paused != "" || p.pool.Unverified != "" {
+	if reason, _ := p.stallReason(); reason != "" || left <= 0 || limit <= 0 || p.pool.StageOnly || p.pool.Suspended || p.pool.Paused != "" || p.pool.Unverified != "" {
 		return time.Time{}
 	}
 	each := p.estimate()
@@ -210,7 +210,7 @@ func (p *planner) conditions() []Condition {
 	reconciling := Condition{Type: v1alpha1.ConditionReconciling, Status: metav1.ConditionFalse, Reason: ready.Reason, Message: ready.Message}
 	stalled := Condition{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionFalse, Reason: "Progressing", Message: "nothing needs a person"}
 	if ready.Status != metav1.ConditionTrue {
-		if reason, message := p.stalls(); reason != "" && p.counts.inFlight == p.counts.stuck {
+		if reason, message := p.stallReason(); reason != "" && p.counts.inFlight == p.counts.stuck {
 			stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, reason, message
 			ready.Reason, ready.Message = reason, message
 			reconciling.Reason, reconciling.Message = reason, message
@@ -283,7 +283,7 @@ func (p *planner) mainWait() Waiting {
 
 // stalls says what needs a person; "" if time or the facts may help by
 // themselves.
-func (p *planner) stalls() (reason, message string) {
+func (p *planner) stallReason() (reason, message string) {
 	switch {
 	case p.halted != "":
 		return ReasonHalted, p.halted

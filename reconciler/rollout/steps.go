@@ -27,11 +27,11 @@ func (v view) act(s ledger.Slot) []Step {
 		out[0].Force = v.pool.DrainDeadline == DeadlineForce && v.late(s.ClaimedAt, v.pool.DrainTimeout)
 		return out
 	case ledger.Rebooting:
-		if f == nil || f.BootID != s.PrevBootID || runs(f, activateID(s)) || v.late(s.ActivatedAt, v.pool.BootDeadline) {
+		if f == nil || f.BootID != s.PrevBootID || isRunning(f, activateID(s)) || v.late(s.ActivatedAt, v.pool.BootDeadline) {
 			return nil
 		}
 		out := step(StepActivate, activateID(s))
-		out[0].AutoCommit, out[0].Rollback = s.AutoCommit, v.older
+		out[0].AutoCommit, out[0].Rollback = s.AutoCommit, v.rollback
 		return out
 	case ledger.Committing:
 		if f == nil || f.BootID != s.TrialBootID {
@@ -39,7 +39,7 @@ func (v view) act(s ledger.Slot) []Step {
 		}
 		return step(StepCommit, activateID(s))
 	case ledger.RollingBack:
-		back := f != nil && f.Booted.Digest != s.Target.Digest && f.Trial == nil && !runs(f, activateID(s))
+		back := f != nil && f.Booted.Digest != s.Target.Digest && f.Trial == nil && !isRunning(f, activateID(s))
 		if f == nil || back || undoing(f) {
 			return nil
 		}
@@ -55,7 +55,7 @@ func (v view) act(s ledger.Slot) []Step {
 
 // runs says whether the agent is at the operation with that id and hasn't
 // ended it. One on trial isn't running: it waits for the next order.
-func runs(f *nodeos.HostFacts, id string) bool {
+func isRunning(f *nodeos.HostFacts, id string) bool {
 	return f.Operation != nil && f.Operation.ID == id && !f.Operation.State.Done()
 }
 

@@ -102,7 +102,7 @@ func (w Window) openings(now time.Time, offset int, yield func(time.Time) bool) 
 			if w.cron.Minute&(1<<uint(minute)) == 0 {
 				continue
 			}
-			if !yield(w.wall(day, hour, minute)) {
+			if !yield(w.instant(day, hour, minute)) {
 				return
 			}
 		}
@@ -127,7 +127,7 @@ func (w Window) matchesDay(day time.Time) bool {
 
 // wall returns the instant at which the zone's clock shows that time of day;
 // the first where there are two, the end of the gap where there is none.
-func (w Window) wall(day time.Time, hour, minute int) time.Time {
+func (w Window) instant(day time.Time, hour, minute int) time.Time {
 	utc := time.Date(day.Year(), day.Month(), day.Day(), hour, minute, 0, 0, time.UTC)
 	_, before := utc.Add(-26 * time.Hour).In(w.zone).Zone()
 	_, after := utc.Add(26 * time.Hour).In(w.zone).Zone()

@@ -19,13 +19,13 @@ func mustWindow(t *testing.T, expr string, d time.Duration, zone string) Window 
 	return w
 }
 
-func at(t *testing.T, zone, wall string) time.Time {
+func at(t *testing.T, zone, local string) time.Time {
 	t.Helper()
 	loc, err := time.LoadLocation(zone)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := time.ParseInLocation("2006-01-02 15:04", wall, loc)
+	out, err := time.ParseInLocation("2006-01-02 15:04", local, loc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestWindowIsOpen(t *testing.T) {
 	}
 }
 
-func TestWindowOpensOnceWhereItsTimeComesTwice(t *testing.T) {
+func TestWindowOpensOnceWhenItsTimeRepeats(t *testing.T) {
 	t.Parallel()
 	w := mustWindow(t, "30 2 * * *", 30*time.Minute, "Europe/Berlin")
 	first := time.Date(2026, 10, 25, 0, 30, 0, 0, time.UTC) // 02:30 summer time
@@ -92,7 +92,7 @@ func TestWindowOpensOnceWhereItsTimeComesTwice(t *testing.T) {
 	}
 }
 
-func TestWindowsAreRefused(t *testing.T) {
+func TestInvalidWindowsAreRejected(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		cron     string
@@ -117,9 +117,9 @@ func TestWindowsAreRefused(t *testing.T) {
 	}
 }
 
-// TestOpeningIsFollowedByOpen: whenever a window says that it opens, it's open
+// TestWindowIsOpenAtItsNextOpening: whenever a window says that it opens, it's open
 // then and was closed just before, in any zone and on any day.
-func TestOpeningIsFollowedByOpen(t *testing.T) {
+func TestWindowIsOpenAtItsNextOpening(t *testing.T) {
 	t.Parallel()
 	zones := []string{"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Asia/Kathmandu", "Pacific/Apia", "Africa/Casablanca"}
 	rapid.Check(t, func(t *rapid.T) {

@@ -34,8 +34,8 @@ import (
 
 // bed is a pool on a real API server, under the reconciler's own role, with
 // simulated hosts behind the Nodes.
-type bed struct {
-	*world
+type clusterEnv struct {
+	*simulation
 	t     *testing.T
 	admin client.Client
 	user  client.Client
@@ -43,7 +43,7 @@ type bed struct {
 	mu    sync.Mutex
 }
 
-func newBed(t *testing.T, hosts int) *bed {
+func newClusterEnv(t *testing.T, hosts int) *clusterEnv {
 	t.Helper()
 	cluster := controlplane.SharedWithKinds(t)
 	ctx := t.Context()
@@ -60,7 +60,7 @@ func newBed(t *testing.T, hosts int) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{world: newWorld(0, 1), t: t, admin: clientOf(t, cluster.Config), user: clientOf(t, limited)}
+	b := &clusterEnv{simulation: newSimulation(0, 1), t: t, admin: clientOf(t, cluster.Config), user: clientOf(t, limited)}
 	if b.kube, err = kubernetes.NewForConfig(limited); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func newBed(t *testing.T, hosts int) *bed {
 	}
 	t.Cleanup(func() { _ = b.admin.Delete(context.WithoutCancel(ctx), b.pool) })
 	for range hosts {
-		b.join()
+		b.addHost()
 	}
 	return b
 }
@@ -95,7 +95,7 @@ func clientOf(t *testing.T, c *rest.Config) client.Client {
 }
 
 // join makes a Node, its Host, and a simulated host behind them.
-func (b *bed) join() {
+func (b *clusterEnv) addHost() {
 	b.t.Helper()
 	ctx := b.t.Context()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-", Labels: b.pool.Spec.NodeSelector.MatchLabels}}
@@ -109,12 +109,12 @@ func (b *bed) join() {
 	if err := b.admin.Create(ctx, host); err != nil {
 		b.t.Fatal(err)
 	}
-	b.post(n)
+	b.reportNode(n)
 }
 
 // post is the kubelet of a simulated host: it reports what the host is, and
 // notes what the API server says of the node.
-func (b *bed) post(n *simNode) {
+func (b *clusterEnv) reportNode(n *simNode) {
 	b.t.Helper()
 	var node corev1.Node
 	if err := b.admin.Get(b.t.Context(), client.ObjectKey{Name: n.Name}, &node); err != nil {
@@ -134,47 +134,47 @@ func (b *bed) post(n *simNode) {
 }
 
 // agents are the simulated hosts, for real executors.
-type agents struct{ b *bed }
+type lockedAgents struct{ env *clusterEnv }
 
-func (a agents) Observed(id string) rollout.Agent {
-	a.b.mu.Lock()
-	defer a.b.mu.Unlock()
-	return simAgents{a.b.world}.Observed(id)
+func (a lockedAgents) Observed(id string) rollout.Agent {
+	a.env.mu.Lock()
+	defer a.env.mu.Unlock()
+	return simAgents{a.env.simulation}.Observed(id)
 }
 
-func (a agents) Facts(ctx context.Context, id string) (nodeos.HostFacts, error) {
-	a.b.mu.Lock()
-	defer a.b.mu.Unlock()
-	return simAgents{a.b.world}.Facts(ctx, id)
+func (a lockedAgents) Facts(ctx context.Context, id string) (nodeos.HostFacts, error) {
+	a.env.mu.Lock()
+	defer a.env.mu.Unlock()
+	return simAgents{a.env.simulation}.Facts(ctx, id)
 }
 
-func (a agents) Order(ctx context.Context, id string, o Order) error {
-	a.b.mu.Lock()
-	defer a.b.mu.Unlock()
-	if n := (simAgents{a.b.world}).find(id); n != nil {
-		a.b.post(n) // the truth as the API server has it, for the checks
+func (a lockedAgents) Order(ctx context.Context, id string, o Order) error {
+	a.env.mu.Lock()
+	defer a.env.mu.Unlock()
+	if n := (simAgents{a.env.simulation}).find(id); n != nil {
+		a.env.reportNode(n) // the truth as the API server has it, for the checks
 	}
-	snap, err := a.b.store().Load(ctx)
+	snap, err := a.env.store().Load(ctx)
 	if err != nil {
 		return err
 	}
-	a.b.doc = snap.Document
-	return simAgents{a.b.world}.Order(ctx, id, o)
+	a.env.doc = snap.Document
+	return simAgents{a.env.simulation}.Order(ctx, id, o)
 }
 
-func (b *bed) store() *ledger.Store {
+func (b *clusterEnv) store() *ledger.Store {
 	return ledger.NewStore(b.kube.CoreV1().ConfigMaps(v1alpha1.Namespace))
 }
 
 // leader is an executor of real parts, but for the agents.
-func (b *bed) leader(holder string) *Executor {
+func (b *clusterEnv) leader(holder string) *Executor {
 	b.t.Helper()
 	e, err := New(Config{
 		Ledger:   b.store(),
 		Facts:    Cluster{Cached: b.user, Live: b.user, Namespace: v1alpha1.Namespace, Now: b.clock},
-		Agents:   agents{b},
+		Agents:   lockedAgents{b},
 		Cordoner: drain.NewCordoner(b.kube.CoreV1().Nodes()), Evictor: drain.NewEvictor(drain.Config{Client: b.kube}),
-		ClusterUID: simCluster, Holder: holder, Now: b.clock,
+		ClusterUID: simClusterUID, Holder: holder, Now: b.clock,
 	})
 	if err != nil {
 		b.t.Fatal(err)
@@ -185,14 +185,14 @@ func (b *bed) leader(holder string) *Executor {
 	return e
 }
 
-func (b *bed) clock() time.Time {
+func (b *clusterEnv) clock() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.now
 }
 
 // round is one pass, then the hosts do a thing and report.
-func (b *bed) round(e *Executor) Result {
+func (b *clusterEnv) sync(e *Executor) Result {
 	b.t.Helper()
 	var pool v1alpha1.NodeOS
 	if err := b.admin.Get(b.t.Context(), client.ObjectKeyFromObject(b.pool), &pool); err != nil {
@@ -206,19 +206,19 @@ func (b *bed) round(e *Executor) Result {
 	defer b.mu.Unlock()
 	b.tick(20 * time.Second)
 	for _, n := range b.nodes {
-		b.post(n)
+		b.reportNode(n)
 	}
-	if len(b.violated) > 0 {
-		b.t.Fatalf("violated: %v", b.violated)
+	if len(b.violations) > 0 {
+		b.t.Fatalf("violated: %v", b.violations)
 	}
 	return result
 }
 
-func (b *bed) until(e *Executor, what string, ok func(Result) bool) Result {
+func (b *clusterEnv) waitFor(e *Executor, what string, ok func(Result) bool) Result {
 	b.t.Helper()
 	var last Result
 	for range 400 {
-		if last = b.round(e); ok(last) {
+		if last = b.sync(e); ok(last) {
 			return last
 		}
 	}
@@ -226,7 +226,7 @@ func (b *bed) until(e *Executor, what string, ok func(Result) bool) Result {
 	return last
 }
 
-func (b *bed) retarget(n int) {
+func (b *clusterEnv) patchTarget(n int) {
 	b.t.Helper()
 	before := b.pool.DeepCopy()
 	b.setTarget(n)
@@ -235,19 +235,19 @@ func (b *bed) retarget(n int) {
 	}
 }
 
-func settledOn(r Result) bool {
+func allUpdated(r Result) bool {
 	c := r.Decision.Status.Counts
 	return c.Total > 0 && c.Updated == c.Total && c.InFlight == 0
 }
 
-// TestAPoolIsUpgradedUnderTheReconcilersRole drives three hosts on a real API
+// TestAPoolIsUpgradedWithTheReconcilersRole drives three hosts on a real API
 // server: ledger, cordons, evictions and gates are real, the hosts simulated.
 // A pod with a budget holds the drain until the budget goes.
-func TestAPoolIsUpgradedUnderTheReconcilersRole(t *testing.T) {
-	b := newBed(t, 3)
-	b.retarget(2)
+func TestAPoolIsUpgradedWithTheReconcilersRole(t *testing.T) {
+	b := newClusterEnv(t, 3)
+	b.patchTarget(2)
 	e := b.leader("first")
-	b.until(e, "a host is drained", func(r Result) bool { return r.Decision.Status.Counts.InFlight == 1 })
+	b.waitFor(e, "a host is drained", func(r Result) bool { return r.Decision.Status.Counts.InFlight == 1 })
 
 	// Leaders change in mid-flight; the old one notices and stops.
 	next := b.leader("second")
@@ -258,15 +258,15 @@ func TestAPoolIsUpgradedUnderTheReconcilersRole(t *testing.T) {
 	if _, err := e.Sync(t.Context(), Pool{NodeOS: &pool, Product: "os"}); !errors.Is(err, ledger.ErrSuperseded) {
 		t.Fatalf("the old leader goes on: %v", err)
 	}
-	done := b.until(next, "all hosts are updated", settledOn)
+	done := b.waitFor(next, "all hosts are updated", allUpdated)
 	if done.Decision.Status.Committed == nil || done.Decision.Status.Committed.Version != "2.0.0" {
 		t.Errorf("committed is %+v", done.Decision.Status.Committed)
 	}
-	b.unharmed()
+	b.checkUncordoned()
 }
 
 // unharmed holds that nothing of ours is left on the nodes.
-func (b *bed) unharmed() {
+func (b *clusterEnv) checkUncordoned() {
 	b.t.Helper()
 	for name := range b.nodes {
 		var node corev1.Node
@@ -279,10 +279,10 @@ func (b *bed) unharmed() {
 	}
 }
 
-// TestABudgetHoldsTheDrainAndIsNamed blocks a drain, and frees it.
-func TestABudgetHoldsTheDrainAndIsNamed(t *testing.T) {
-	b := newBed(t, 1)
-	b.retarget(2)
+// TestABudgetBlocksTheDrainAndIsNamed blocks a drain, and frees it.
+func TestABudgetBlocksTheDrainAndIsNamed(t *testing.T) {
+	b := newClusterEnv(t, 1)
+	b.patchTarget(2)
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "web-"}}
 	if err := b.admin.Create(t.Context(), ns); err != nil {
 		t.Fatal(err)
@@ -317,7 +317,7 @@ func TestABudgetHoldsTheDrainAndIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := b.leader("only")
-	blocked := b.until(e, "the budget is named", func(r Result) bool {
+	blocked := b.waitFor(e, "the budget is named", func(r Result) bool {
 		f := r.Decision.Status.InFlight
 		return len(f) == 1 && strings.Contains(f[0].Blocking, "PodDisruptionBudget "+ns.Name+"/api keeps pod "+ns.Name+"/api-0")
 	})
@@ -327,17 +327,17 @@ func TestABudgetHoldsTheDrainAndIsNamed(t *testing.T) {
 	if err := b.admin.Delete(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
-	b.until(e, "the host is updated", settledOn)
-	b.unharmed()
+	b.waitFor(e, "the host is updated", allUpdated)
+	b.checkUncordoned()
 }
 
 // TestABadImageHaltsThePool: one host tries it, goes back, and no other does.
 func TestABadImageHaltsThePool(t *testing.T) {
-	b := newBed(t, 3)
+	b := newClusterEnv(t, 3)
 	b.bad[simDigest(3)], b.firmware = true, true
-	b.retarget(3)
+	b.patchTarget(3)
 	e := b.leader("only")
-	r := b.until(e, "the pool halts and nothing is in flight", func(r Result) bool {
+	r := b.waitFor(e, "the pool halts and nothing is in flight", func(r Result) bool {
 		c := r.Decision.Status.Counts
 		return c.Failed == 1 && c.InFlight == 0
 	})
@@ -356,15 +356,15 @@ func TestABadImageHaltsThePool(t *testing.T) {
 	if tried != 1 {
 		t.Errorf("%d hosts tried the bad image", tried)
 	}
-	b.unharmed()
+	b.checkUncordoned()
 }
 
 // TestADeletedNodeFreesItsSlot, though a Node of the same name comes back.
 func TestADeletedNodeFreesItsSlot(t *testing.T) {
-	b := newBed(t, 1)
-	b.retarget(2)
+	b := newClusterEnv(t, 1)
+	b.patchTarget(2)
 	e := b.leader("only")
-	b.until(e, "the host is in flight", func(r Result) bool { return r.Decision.Status.Counts.InFlight == 1 })
+	b.waitFor(e, "the host is in flight", func(r Result) bool { return r.Decision.Status.Counts.InFlight == 1 })
 	var name string
 	for name = range b.nodes {
 	}
@@ -377,7 +377,7 @@ func TestADeletedNodeFreesItsSlot(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.nodes[name].UID = string(again.UID)
-	b.until(e, "the new node is updated under a slot of its own", settledOn)
+	b.waitFor(e, "the new node is updated under a slot of its own", allUpdated)
 	snap, err := b.store().Load(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -387,5 +387,5 @@ func TestADeletedNodeFreesItsSlot(t *testing.T) {
 			t.Errorf("a slot of %s (%s) is left", name, uid)
 		}
 	}
-	b.unharmed()
+	b.checkUncordoned()
 }

@@ -25,11 +25,11 @@ const (
 	defaultPoll    = 2 * time.Second
 	stepTimeout    = 30 * time.Second
 	// idle is how often a pool with nothing in flight is planned anyway.
-	idle = time.Minute
-	// maxRefused bounds the nodes whose last failure is remembered.
-	maxRefused = 10_000
+	idleInterval = time.Minute
+	// maxLastErrors bounds the nodes whose last failure is remembered.
+	maxLastErrors = 10_000
 	// soon is when a pass is repeated after it wrote the ledger or lost a race.
-	soon = 100 * time.Millisecond
+	minInterval = 100 * time.Millisecond
 )
 
 // Ledger is the one record of the cluster.
@@ -57,8 +57,8 @@ type Observation struct {
 	Members []rollout.Member
 	// HostIDs are the pinned identities, by Node UID.
 	HostIDs map[string]string
-	// Dead are the nodes whose kubelet doesn't report, by name.
-	Dead map[string]bool
+	// KubeletDead are the nodes whose kubelet doesn't report, by name.
+	KubeletDead map[string]bool
 	// Pools are the UIDs of the pools that exist; nil: not known.
 	Pools map[string]bool
 	// ClusterNodes is how many nodes the cluster has.
@@ -139,7 +139,7 @@ type Executor struct {
 	mu    sync.Mutex
 	fence ledger.Fence
 	// refused says why the last step on a node failed, by its UID; for people.
-	refused map[string]string
+	lastErrors map[string]string
 }
 
 // New checks the configuration.
@@ -156,7 +156,7 @@ func New(c Config) (*Executor, error) {
 	if c.Poll <= 0 {
 		c.Poll = defaultPoll
 	}
-	return &Executor{cfg: c, refused: map[string]string{}}, nil
+	return &Executor{cfg: c, lastErrors: map[string]string{}}, nil
 }
 
 // Lead acquires a new fence, above what is stored and what agents report. It's
@@ -173,8 +173,8 @@ func (e *Executor) Lead(ctx context.Context, reported []uint64) error {
 	return nil
 }
 
-// Fence returns the fence that orders carry now.
-func (e *Executor) Fence() ledger.Fence {
+// currentFence returns the fence that orders carry now.
+func (e *Executor) currentFence() ledger.Fence {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.fence
@@ -203,8 +203,8 @@ type Result struct {
 	Done []rollout.Step
 	// Problems are those that failed, and hosts that couldn't be asked.
 	Problems []Problem
-	// Again is when the next pass is due even if nothing happens.
-	Again time.Duration
+	// RequeueAfter is when the next pass is due even if nothing happens.
+	RequeueAfter time.Duration
 }
 
 // Sync looks at the pool once, plans and does the steps. The error is
@@ -225,7 +225,7 @@ func (e *Executor) Sync(ctx context.Context, p Pool) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r := &run{e: e, pool: pool, nodeOS: p.NodeOS, checks: checks, fence: fence}
+	r := &poolSync{e: e, pool: pool, nodeOS: p.NodeOS, checks: checks, fence: fence}
 	in, err := r.observe(ctx, snap.Document)
 	if err != nil {
 		return Result{}, err
@@ -236,7 +236,7 @@ func (e *Executor) Sync(ctx context.Context, p Pool) (Result, error) {
 		_, err := e.cfg.Ledger.Swap(ctx, snap, r.out.Decision.Ledger)
 		if errors.Is(err, ledger.ErrConflict) {
 			r.out.Decision.Steps = nil
-			r.out.Again = soon
+			r.out.RequeueAfter = minInterval
 			return r.out, nil
 		}
 		if err != nil {
@@ -246,33 +246,33 @@ func (e *Executor) Sync(ctx context.Context, p Pool) (Result, error) {
 	if err := r.perform(ctx, r.out.Decision.Steps); err != nil {
 		return Result{}, err
 	}
-	r.out.Again = again(r.out, e.cfg.Poll, now)
+	r.out.RequeueAfter = nextSync(r.out, e.cfg.Poll, now)
 	return r.out, nil
 }
 
 // note keeps or clears why the last step on a node failed.
-func (e *Executor) note(uid string, err error) {
+func (e *Executor) setLastError(uid string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err == nil {
-		delete(e.refused, uid)
+		delete(e.lastErrors, uid)
 		return
 	}
-	if len(e.refused) >= maxRefused {
-		clear(e.refused)
+	if len(e.lastErrors) >= maxLastErrors {
+		clear(e.lastErrors)
 	}
-	e.refused[uid] = sanitize.Line(err.Error())
+	e.lastErrors[uid] = sanitize.Line(err.Error())
 }
 
-func (e *Executor) lastRefusal(uid string) string {
+func (e *Executor) lastError(uid string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.refused[uid]
+	return e.lastErrors[uid]
 }
 
 // load reads the ledger and makes sure that it's under our fence.
 func (e *Executor) load(ctx context.Context) (ledger.Snapshot, ledger.Fence, error) {
-	fence := e.Fence()
+	fence := e.currentFence()
 	if fence.Epoch == 0 {
 		return ledger.Snapshot{}, fence, errors.New("rollout executor: Lead comes before the first pass")
 	}
@@ -291,21 +291,21 @@ func (e *Executor) load(ctx context.Context) (ledger.Snapshot, ledger.Fence, err
 		if err := e.Lead(ctx, []uint64{fence.Epoch}); err != nil {
 			return ledger.Snapshot{}, fence, err
 		}
-		fence = e.Fence()
+		fence = e.currentFence()
 	}
 	return ledger.Snapshot{}, fence, ledger.ErrConflict
 }
 
 // again says when to look next.
-func again(r Result, poll time.Duration, now time.Time) time.Duration {
-	wait := idle
+func nextSync(r Result, poll time.Duration, now time.Time) time.Duration {
+	wait := idleInterval
 	if r.Decision.Changed {
-		wait = soon
+		wait = minInterval
 	} else if r.Decision.Status.Counts.InFlight > 0 || len(r.Decision.Steps) > 0 {
 		wait = poll
 	}
 	if next := r.Decision.Next; !next.IsZero() {
-		wait = min(wait, max(next.Sub(now), soon))
+		wait = min(wait, max(next.Sub(now), minInterval))
 	}
 	return wait
 }

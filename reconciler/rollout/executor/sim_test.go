@@ -31,9 +31,9 @@ import (
 // What may never happen is checked at the moment at which it would.
 
 const (
-	simCluster = "cluster-uid"
-	simPool    = "pool-uid"
-	simRepo    = "registry.example.com/os"
+	simClusterUID = "cluster-uid"
+	simPool       = "pool-uid"
+	simRepo       = "registry.example.com/os"
 )
 
 func simDigest(n int) string { return fmt.Sprintf("sha256:%064x", n) }
@@ -59,51 +59,51 @@ const (
 
 type simNode struct {
 	rollout.Node
-	foreign bool // an administrator's cordon stands
-	pods    int
-	facts   nodeos.HostFacts
-	down    bool // rebooting
-	hostID  string
-	pending []func() // what the host does at its next tick
-	stuck   bool     // the host never comes back from its reboot
+	externalCordon bool // an administrator's cordon stands
+	pods           int
+	facts          nodeos.HostFacts
+	down           bool // rebooting
+	hostID         string
+	pending        []func() // what the host does at its next tick
+	stuck          bool     // the host never comes back from its reboot
 	// activated counts reboots into a new system, by attempt.
 	activated map[string]int
 	fence     uint64
 }
 
 // world is the truth.
-type world struct {
-	now      time.Time
-	nodes    map[string]*simNode // by name
-	doc      ledger.Document
-	missing  bool
-	version  int
-	bad      map[string]bool // digests that don't pass their checks
-	pool     *v1alpha1.NodeOS
-	fault    func(call string) fault
-	other    func()
-	violated []string
-	restored bool
+type simulation struct {
+	now        time.Time
+	nodes      map[string]*simNode // by name
+	doc        ledger.Document
+	missing    bool
+	version    int
+	bad        map[string]bool // digests that don't pass their checks
+	pool       *v1alpha1.NodeOS
+	fault      func(call string) fault
+	other      func()
+	violations []string
+	restored   bool
 	// firmware falls back from every bad system; else some of them boot and
 	// only the gates find them bad.
 	firmware bool
 	serial   int
 }
 
-func (w *world) violation(format string, args ...any) {
-	w.violated = append(w.violated, fmt.Sprintf(format, args...))
+func (sim *simulation) addViolation(format string, args ...any) {
+	sim.violations = append(sim.violations, fmt.Sprintf(format, args...))
 }
 
-func (w *world) id(prefix string) string {
-	w.serial++
-	return fmt.Sprintf("%s-%d", prefix, w.serial)
+func (sim *simulation) id(prefix string) string {
+	sim.serial++
+	return fmt.Sprintf("%s-%d", prefix, sim.serial)
 }
 
 // call runs f under whatever fault the test wants.
-func (w *world) call(name string, f func() error) error {
+func (sim *simulation) call(name string, f func() error) error {
 	kind := faultNone
-	if w.fault != nil {
-		kind = w.fault(name)
+	if sim.fault != nil {
+		kind = sim.fault(name)
 	}
 	switch kind {
 	case faultBefore:
@@ -111,7 +111,7 @@ func (w *world) call(name string, f func() error) error {
 	case faultCrashBefore:
 		panic(crash{})
 	case faultOther:
-		w.other()
+		sim.other()
 	case faultTwice:
 		_ = f()
 	default:
@@ -130,20 +130,20 @@ func (w *world) call(name string, f func() error) error {
 // --- ledger
 
 // simMaps is the API server for the one ConfigMap, under the real Store.
-type simMaps struct{ w *world }
+type simMaps struct{ sim *simulation }
 
 func (m simMaps) Get(context.Context, string, metav1.GetOptions) (*corev1.ConfigMap, error) {
 	var out *corev1.ConfigMap
-	err := m.w.call("load", func() error {
-		if m.w.missing {
+	err := m.sim.call("load", func() error {
+		if m.sim.missing {
 			return apierrors.NewNotFound(corev1.Resource("configmaps"), ledger.Name)
 		}
-		raw, err := ledger.Encode(m.w.doc)
+		raw, err := ledger.Encode(m.sim.doc)
 		if err != nil {
 			return err
 		}
 		out = &corev1.ConfigMap{Data: map[string]string{ledger.Key: string(raw)}}
-		out.ResourceVersion = strconv.Itoa(m.w.version)
+		out.ResourceVersion = strconv.Itoa(m.sim.version)
 		return nil
 	})
 	return out, err
@@ -159,19 +159,19 @@ func (m simMaps) Update(_ context.Context, cm *corev1.ConfigMap, _ metav1.Update
 
 func (m simMaps) write(cm *corev1.ConfigMap, create bool) (*corev1.ConfigMap, error) {
 	var out *corev1.ConfigMap
-	err := m.w.call("swap", func() error {
-		if rv := cm.ResourceVersion; create != m.w.missing || rv != "" && rv != strconv.Itoa(m.w.version) {
+	err := m.sim.call("swap", func() error {
+		if rv := cm.ResourceVersion; create != m.sim.missing || rv != "" && rv != strconv.Itoa(m.sim.version) {
 			return apierrors.NewConflict(corev1.Resource("configmaps"), ledger.Name, errors.New("changed"))
 		}
 		decoded, err := ledger.Decode([]byte(cm.Data[ledger.Key]))
 		if err != nil {
 			return err
 		}
-		m.w.checkClaims(m.w.doc, decoded)
-		m.w.doc, m.w.missing = decoded, false
-		m.w.version++
+		m.sim.checkClaims(m.sim.doc, decoded)
+		m.sim.doc, m.sim.missing = decoded, false
+		m.sim.version++
 		out = cm.DeepCopy()
-		out.ResourceVersion = strconv.Itoa(m.w.version)
+		out.ResourceVersion = strconv.Itoa(m.sim.version)
 		return nil
 	})
 	return out, err
@@ -179,12 +179,12 @@ func (m simMaps) write(cm *corev1.ConfigMap, create bool) (*corev1.ConfigMap, er
 
 // checkClaims holds I1, I4 and I5: what a claim adds never exceeds the limit,
 // counting whoever is away for whatever reason.
-func (w *world) checkClaims(before, after ledger.Document) {
+func (sim *simulation) checkClaims(before, after ledger.Document) {
 	claimed := 0
 	for uid, s := range after.Slots {
 		old, had := before.Slots[uid]
 		if had && old.Attempt != s.Attempt && s.State == ledger.Claimed {
-			w.violation("I4: the slot of %s went from attempt %s to %s without being freed", s.Node, old.Attempt, s.Attempt)
+			sim.addViolation("I4: the slot of %s went from attempt %s to %s without being freed", s.Node, old.Attempt, s.Attempt)
 		}
 		if !had && s.State == ledger.Claimed { // one that was adopted is further
 			claimed++
@@ -194,11 +194,11 @@ func (w *world) checkClaims(before, after ledger.Document) {
 		if _, still := after.Slots[uid]; still {
 			continue
 		}
-		if n := w.nodes[s.Node]; n != nil && n.UID == uid && n.CordonedBy == s.Owner() {
-			w.violation("I5: the slot of %s was freed before its cordon (%s)", s.Node, s.Owner())
+		if n := sim.nodes[s.Node]; n != nil && n.UID == uid && n.CordonedBy == s.Owner() {
+			sim.addViolation("I5: the slot of %s was freed before its cordon (%s)", s.Node, s.Owner())
 		}
-		if n := w.nodes[s.Node]; n != nil && n.UID == uid && n.facts.Trial != nil && strings.HasPrefix(n.facts.Trial.OperationID, s.Attempt) {
-			w.violation("I5: the slot of %s (%s) was freed while it's on trial", s.Node, s.State)
+		if n := sim.nodes[s.Node]; n != nil && n.UID == uid && n.facts.Trial != nil && strings.HasPrefix(n.facts.Trial.OperationID, s.Attempt) {
+			sim.addViolation("I5: the slot of %s (%s) was freed while it's on trial", s.Node, s.State)
 		}
 	}
 	if claimed == 0 {
@@ -208,26 +208,26 @@ func (w *world) checkClaims(before, after ledger.Document) {
 	for _, s := range after.Slots {
 		away[s.Node] = true
 	}
-	for name, n := range w.nodes {
+	for name, n := range sim.nodes {
 		if !n.Ready || n.Unschedulable {
 			away[name] = true
 		}
 	}
-	limit := int(w.pool.Spec.Strategy.MaxUnavailable.IntVal)
+	limit := int(sim.pool.Spec.Strategy.MaxUnavailable.IntVal)
 	if len(away) > limit {
-		w.violation("I1: %d claims make %d hosts unavailable (%v), %d may be", claimed, len(away), slices.Sorted(maps.Keys(away)), limit)
+		sim.addViolation("I1: %d claims make %d hosts unavailable (%v), %d may be", claimed, len(away), slices.Sorted(maps.Keys(away)), limit)
 	}
 }
 
 // --- cluster
 
-type simWorld struct{ w *world }
+type simFacts struct{ sim *simulation }
 
-func (s simWorld) Observe(_ context.Context, _ *v1alpha1.NodeOS, _ map[string]ledger.Slot) (Observation, error) {
-	out := Observation{HostIDs: map[string]string{}, ClusterNodes: len(s.w.nodes)}
-	err := s.w.call("observe", func() error {
-		for _, name := range slices.Sorted(maps.Keys(s.w.nodes)) {
-			n := s.w.nodes[name]
+func (s simFacts) Observe(_ context.Context, _ *v1alpha1.NodeOS, _ map[string]ledger.Slot) (Observation, error) {
+	out := Observation{HostIDs: map[string]string{}, ClusterNodes: len(s.sim.nodes)}
+	err := s.sim.call("observe", func() error {
+		for _, name := range slices.Sorted(maps.Keys(s.sim.nodes)) {
+			n := s.sim.nodes[name]
 			out.Members = append(out.Members, rollout.Member{Node: n.Node, Selected: true})
 			out.HostIDs[n.UID] = n.hostID
 		}
@@ -236,10 +236,10 @@ func (s simWorld) Observe(_ context.Context, _ *v1alpha1.NodeOS, _ map[string]le
 	return out, err
 }
 
-func (s simWorld) Node(_ context.Context, name string) (rollout.Node, error) {
+func (s simFacts) Node(_ context.Context, name string) (rollout.Node, error) {
 	var out rollout.Node
-	err := s.w.call("node", func() error {
-		n := s.w.nodes[name]
+	err := s.sim.call("node", func() error {
+		n := s.sim.nodes[name]
 		if n == nil {
 			return errors.New("no such node")
 		}
@@ -249,19 +249,19 @@ func (s simWorld) Node(_ context.Context, name string) (rollout.Node, error) {
 	return out, err
 }
 
-func (s simWorld) Health(_ context.Context, slot ledger.Slot, f *nodeos.HostFacts, _ *gate.Checks) rollout.Health {
-	n := s.w.nodes[slot.Node]
-	if n == nil || !n.Ready || n.BootID != f.BootID || s.w.bad[f.Booted.Digest] {
-		return rollout.Health{Known: true, Blocking: "not well"}
+func (s simFacts) Health(_ context.Context, slot ledger.Slot, f *nodeos.HostFacts, _ *gate.Checks) rollout.Health {
+	n := s.sim.nodes[slot.Node]
+	if n == nil || !n.Ready || n.BootID != f.BootID || s.sim.bad[f.Booted.Digest] {
+		return rollout.Health{Observed: true, Blocking: "not well"}
 	}
-	return rollout.Health{Known: true, OK: true}
+	return rollout.Health{Observed: true, OK: true}
 }
 
-type simCordoner struct{ w *world }
+type simCordoner struct{ sim *simulation }
 
 func (c simCordoner) Cordon(_ context.Context, name, uid, owner string) error {
-	return c.w.call("cordon", func() error {
-		n := c.w.nodes[name]
+	return c.sim.call("cordon", func() error {
+		n := c.sim.nodes[name]
 		switch {
 		case n == nil || n.UID != uid:
 			return drain.ErrGone
@@ -276,25 +276,25 @@ func (c simCordoner) Cordon(_ context.Context, name, uid, owner string) error {
 }
 
 func (c simCordoner) Uncordon(_ context.Context, name, uid, owner string) error {
-	return c.w.call("uncordon", func() error {
-		n := c.w.nodes[name]
+	return c.sim.call("uncordon", func() error {
+		n := c.sim.nodes[name]
 		if n == nil || n.UID != uid || n.CordonedBy != owner {
 			return nil
 		}
-		if n.foreign {
-			c.w.violation("I2: %s uncordons %s, which an administrator cordoned", owner, name)
+		if n.externalCordon {
+			c.sim.addViolation("I2: %s uncordons %s, which an administrator cordoned", owner, name)
 		}
 		n.Unschedulable, n.CordonedBy, n.pods = false, "", 2
 		return nil
 	})
 }
 
-type simEvictor struct{ w *world }
+type simEvictor struct{ sim *simulation }
 
 func (e simEvictor) Inspect(_ context.Context, r drain.Request, _ time.Time) (drain.Report, error) {
 	var out drain.Report
-	err := e.w.call("inspect", func() error {
-		if n := e.w.nodes[r.Node]; n != nil {
+	err := e.sim.call("inspect", func() error {
+		if n := e.sim.nodes[r.Node]; n != nil {
 			out.Remaining = n.pods
 		}
 		return nil
@@ -304,13 +304,13 @@ func (e simEvictor) Inspect(_ context.Context, r drain.Request, _ time.Time) (dr
 
 func (e simEvictor) Round(_ context.Context, r drain.Request, _ time.Time) (drain.Report, error) {
 	var out drain.Report
-	err := e.w.call("evict", func() error {
-		n := e.w.nodes[r.Node]
+	err := e.sim.call("evict", func() error {
+		n := e.sim.nodes[r.Node]
 		if n == nil || n.pods == 0 {
 			return nil
 		}
-		if n.foreign && n.CordonedBy == "" {
-			e.w.violation("I2: %s is drained though an administrator cordoned it", r.Node)
+		if n.externalCordon && n.CordonedBy == "" {
+			e.sim.addViolation("I2: %s is drained though an administrator cordoned it", r.Node)
 		}
 		n.pods--
 		out.Remaining = n.pods
@@ -321,10 +321,10 @@ func (e simEvictor) Round(_ context.Context, r drain.Request, _ time.Time) (drai
 
 // --- agents
 
-type simAgents struct{ w *world }
+type simAgents struct{ sim *simulation }
 
 func (a simAgents) find(hostID string) *simNode {
-	for _, n := range a.w.nodes {
+	for _, n := range a.sim.nodes {
 		if n.hostID == hostID {
 			return n
 		}
@@ -343,7 +343,7 @@ func (a simAgents) Observed(hostID string) rollout.Agent {
 
 func (a simAgents) Facts(_ context.Context, hostID string) (nodeos.HostFacts, error) {
 	var out nodeos.HostFacts
-	err := a.w.call("facts", func() error {
+	err := a.sim.call("facts", func() error {
 		n := a.find(hostID)
 		if n == nil || n.down {
 			return errors.New("unreachable")
@@ -376,15 +376,15 @@ func (e fencedError) Error() string        { return fmt.Sprintf("the fence is %d
 func (e fencedError) Stored() nodeos.Fence { return e.fence }
 
 func (a simAgents) Order(_ context.Context, hostID string, o Order) error {
-	return a.w.call(strings.ToLower(string(o.Kind)), func() error {
+	return a.sim.call(strings.ToLower(string(o.Kind)), func() error {
 		n := a.find(hostID)
 		if n == nil || n.down {
 			return errors.New("unreachable")
 		}
 		if o.Fence.Epoch < n.fence {
-			return fencedError{nodeos.Fence{ClusterUID: simCluster, Epoch: n.fence}}
+			return fencedError{nodeos.Fence{ClusterUID: simClusterUID, Epoch: n.fence}}
 		}
-		if err := a.w.take(n, o); err != nil {
+		if err := a.sim.handleOrder(n, o); err != nil {
 			return err
 		}
 		n.fence = o.Fence.Epoch
@@ -393,12 +393,12 @@ func (a simAgents) Order(_ context.Context, hostID string, o Order) error {
 }
 
 // take is what an agent does with an order.
-func (w *world) take(n *simNode, o Order) error {
+func (sim *simulation) handleOrder(n *simNode, o Order) error {
 	switch o.Kind {
 	case rollout.StepStage:
-		return w.takeStage(n, o)
+		return sim.handleStage(n, o)
 	case rollout.StepActivate:
-		return w.takeActivate(n, o)
+		return sim.handleActivate(n, o)
 	case rollout.StepCommit:
 		t := n.facts.Trial
 		if t == nil || t.OperationID != o.OperationID {
@@ -407,7 +407,7 @@ func (w *world) take(n *simNode, o Order) error {
 		if n.facts.Booted.Digest != o.Digest {
 			return errors.New("another system runs")
 		}
-		w.commit(n)
+		sim.commit(n)
 		return nil
 	case rollout.StepRollback:
 		t := n.facts.Trial
@@ -416,7 +416,7 @@ func (w *world) take(n *simNode, o Order) error {
 		}
 		n.pending = append(n.pending, func() {
 			if n.facts.Trial != nil && n.facts.Trial.OperationID == o.OperationID {
-				w.goBack(n)
+				sim.rollBack(n)
 			}
 		})
 		return nil
@@ -425,7 +425,7 @@ func (w *world) take(n *simNode, o Order) error {
 	}
 }
 
-func (w *world) takeStage(n *simNode, o Order) error {
+func (sim *simulation) handleStage(n *simNode, o Order) error {
 	if n.facts.Last != nil && n.facts.Last.ID == o.OperationID || n.facts.Operation != nil {
 		return nil
 	}
@@ -449,7 +449,7 @@ func (n *simNode) inactive() int {
 	return 0
 }
 
-func (w *world) takeActivate(n *simNode, o Order) error {
+func (sim *simulation) handleActivate(n *simNode, o Order) error {
 	if n.activated[o.OperationID] > 0 {
 		return nil // the same operation is the same run
 	}
@@ -462,59 +462,59 @@ func (w *world) takeActivate(n *simNode, o Order) error {
 	case slices.ContainsFunc(n.facts.Denied, func(d nodeos.Denial) bool { return d.Digest == o.Image.Ref.Digest }):
 		return errors.New("denied")
 	}
-	w.checkActivation(n, o)
+	sim.checkActivation(n, o)
 	n.activated[o.OperationID]++
 	n.facts.Operation = &nodeos.OperationStatus{ID: o.OperationID, Attempt: o.Attempt, Sequence: nodeos.SequenceUpgrade, State: nodeos.OperationRebooting}
 	n.facts.Trial = &nodeos.Trial{
 		OperationID: o.OperationID, Image: o.Image, From: n.facts.Booted, FromBootID: n.facts.BootID,
-		ArmedAt: w.now, Deadline: w.now.Add(o.CommitDeadline), OnDeadline: o.OnDeadline,
+		ArmedAt: sim.now, Deadline: sim.now.Add(o.CommitDeadline), OnDeadline: o.OnDeadline,
 	}
-	n.pending = append(n.pending, func() { n.down, n.Ready, n.ReadySince = true, false, w.now }, func() { w.bootTarget(n) })
+	n.pending = append(n.pending, func() { n.down, n.Ready, n.ReadySince = true, false, sim.now }, func() { sim.bootTarget(n) })
 	return nil
 }
 
 // checkActivation holds I2, I5, I6, I7 and I9 at the moment of no return.
-func (w *world) checkActivation(n *simNode, o Order) {
-	s, ok := w.doc.Slots[n.UID]
+func (sim *simulation) checkActivation(n *simNode, o Order) {
+	s, ok := sim.doc.Slots[n.UID]
 	switch {
 	case !ok:
-		w.violation("I5: %s is activated without a slot", n.Name)
+		sim.addViolation("I5: %s is activated without a slot", n.Name)
 	case s.Attempt != o.Attempt:
-		w.violation("I4: %s is activated for %s, its slot is %s", n.Name, o.Attempt, s.Attempt)
+		sim.addViolation("I4: %s is activated for %s, its slot is %s", n.Name, o.Attempt, s.Attempt)
 	case !n.Unschedulable || n.CordonedBy != s.Owner():
-		w.violation("I2: %s is activated though its cordon is %q, not %q", n.Name, n.CordonedBy, s.Owner())
+		sim.addViolation("I2: %s is activated though its cordon is %q, not %q", n.Name, n.CordonedBy, s.Owner())
 	case n.pods > 0:
-		w.violation("%s is activated with %d pods on it", n.Name, n.pods)
+		sim.addViolation("%s is activated with %d pods on it", n.Name, n.pods)
 	}
 	for id, times := range n.activated {
 		if strings.HasPrefix(id, o.Attempt) && times > 0 {
-			w.violation("I6: %s is activated twice for %s", n.Name, o.Attempt)
+			sim.addViolation("I6: %s is activated twice for %s", n.Name, o.Attempt)
 		}
 	}
 	if o.Fence.Epoch < n.fence {
-		w.violation("I9: %s obeys epoch %d after %d", n.Name, o.Fence.Epoch, n.fence)
+		sim.addViolation("I9: %s obeys epoch %d after %d", n.Name, o.Fence.Epoch, n.fence)
 	}
 }
 
-func (w *world) boot(n *simNode, slot int) {
+func (sim *simulation) boot(n *simNode, slot int) {
 	s := n.facts.Slots[slot]
-	n.facts.BootID = w.id("boot")
+	n.facts.BootID = sim.id("boot")
 	n.facts.Booted = nodeos.Booted{Slot: s.Name, Version: s.Image.Version, Digest: s.Image.Ref.Digest, Confirmed: s.State == nodeos.SlotGood}
-	n.down, n.BootID, n.Ready, n.ReadySince = false, n.facts.BootID, true, w.now
+	n.down, n.BootID, n.Ready, n.ReadySince = false, n.facts.BootID, true, sim.now
 }
 
-func (w *world) bootTarget(n *simNode) {
+func (sim *simulation) bootTarget(n *simNode) {
 	i := n.inactive()
 	if n.stuck {
 		return
 	}
-	if w.bad[n.facts.Slots[i].Image.Ref.Digest] && (w.firmware || w.serial%2 == 0) {
+	if sim.bad[n.facts.Slots[i].Image.Ref.Digest] && (sim.firmware || sim.serial%2 == 0) {
 		// The firmware gives up on it and falls back.
-		w.goBack(n)
+		sim.rollBack(n)
 		return
 	}
 	n.facts.Slots[i].State = nodeos.SlotTrying
-	w.boot(n, i)
+	sim.boot(n, i)
 	if t := n.facts.Trial; t != nil {
 		t.BootID, t.Boots = n.facts.BootID, t.Boots+1
 		n.facts.Operation.State = nodeos.OperationOnTrial
@@ -522,20 +522,20 @@ func (w *world) bootTarget(n *simNode) {
 }
 
 // goBack boots what ran before the trial, and denies the trial's digest.
-func (w *world) goBack(n *simNode) {
+func (sim *simulation) rollBack(n *simNode) {
 	t := n.facts.Trial
 	old := slices.IndexFunc(n.facts.Slots, func(s nodeos.Slot) bool { return s.Name == t.From.Slot })
 	n.facts.Slots[1-old].State = nodeos.SlotBad
-	n.facts.Denied = append(n.facts.Denied, nodeos.Denial{Digest: t.Image.Ref.Digest, Why: "rolled back", At: w.now, OperationID: t.OperationID})
+	n.facts.Denied = append(n.facts.Denied, nodeos.Denial{Digest: t.Image.Ref.Digest, Why: "rolled back", At: sim.now, OperationID: t.OperationID})
 	n.facts.Trial = nil
 	if op := n.facts.Operation; op != nil {
 		op.State, n.facts.Last, n.facts.Operation = nodeos.OperationRolledBack, op, nil
 	}
 	n.pending = nil
-	w.boot(n, old)
+	sim.boot(n, old)
 }
 
-func (w *world) commit(n *simNode) {
+func (sim *simulation) commit(n *simNode) {
 	for i := range n.facts.Slots {
 		if n.facts.Slots[i].Name == n.facts.Booted.Slot {
 			n.facts.Slots[i].State = nodeos.SlotGood
@@ -548,42 +548,42 @@ func (w *world) commit(n *simNode) {
 }
 
 // tick lets time pass, hosts do one thing each, and dead men's timers run out.
-func (w *world) tick(d time.Duration) {
-	w.now = w.now.Add(d)
-	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
-		n := w.nodes[name]
+func (sim *simulation) tick(d time.Duration) {
+	sim.now = sim.now.Add(d)
+	for _, name := range slices.Sorted(maps.Keys(sim.nodes)) {
+		n := sim.nodes[name]
 		if len(n.pending) > 0 {
 			next := n.pending[0]
 			n.pending = n.pending[1:]
 			next()
 		}
-		if t := n.facts.Trial; t != nil && t.BootID != "" && !n.down && w.now.After(t.Deadline) && t.OnDeadline == nodeos.DeadlineRollback {
-			w.goBack(n)
+		if t := n.facts.Trial; t != nil && t.BootID != "" && !n.down && sim.now.After(t.Deadline) && t.OnDeadline == nodeos.DeadlineRollback {
+			sim.rollBack(n)
 		}
 	}
 }
 
-func (w *world) addNode(name string, digest int) *simNode {
+func (sim *simulation) addNode(name string, digest int) *simNode {
 	n := &simNode{
-		Node: rollout.Node{Name: name, UID: w.id("uid"), Created: w.now, Ready: true, ReadySince: w.now},
-		pods: 2, hostID: w.id("host"), activated: map[string]int{},
+		Node: rollout.Node{Name: name, UID: sim.id("uid"), Created: sim.now, Ready: true, ReadySince: sim.now},
+		pods: 2, hostID: sim.id("host"), activated: map[string]int{},
 	}
 	img := nodeos.Image{Ref: nodeos.ImageRef{Repository: simRepo, Digest: simDigest(digest)}, Version: fmt.Sprintf("%d.0.0", digest)}
 	n.facts = nodeos.HostFacts{HostID: n.hostID, NodeName: name}
 	n.facts.Slots = []nodeos.Slot{{Name: "A", State: nodeos.SlotGood, Image: img}, {Name: "B", State: nodeos.SlotEmpty}}
-	w.nodes[name] = n
-	w.boot(n, 0)
+	sim.nodes[name] = n
+	sim.boot(n, 0)
 	return n
 }
 
-func (w *world) setTarget(n int) {
-	w.pool.Spec.OS = v1alpha1.OSImage{Version: fmt.Sprintf("%d.0.0", n), Image: simRepo + "@" + simDigest(n)}
-	w.pool.Generation++
+func (sim *simulation) setTarget(n int) {
+	sim.pool.Spec.OS = v1alpha1.OSImage{Version: fmt.Sprintf("%d.0.0", n), Image: simRepo + "@" + simDigest(n)}
+	sim.pool.Generation++
 }
 
-func (w *world) executor(holder string) *Executor {
-	return &Executor{refused: map[string]string{}, cfg: Config{
-		Ledger: ledger.NewStore(simMaps{w}), Facts: simWorld{w}, Agents: simAgents{w}, Cordoner: simCordoner{w}, Evictor: simEvictor{w},
-		ClusterUID: simCluster, Holder: holder, Now: func() time.Time { return w.now }, Workers: 1, Poll: defaultPoll,
+func (sim *simulation) executor(holder string) *Executor {
+	return &Executor{lastErrors: map[string]string{}, cfg: Config{
+		Ledger: ledger.NewStore(simMaps{sim}), Facts: simFacts{sim}, Agents: simAgents{sim}, Cordoner: simCordoner{sim}, Evictor: simEvictor{sim},
+		ClusterUID: simClusterUID, Holder: holder, Now: func() time.Time { return sim.now }, Workers: 1, Poll: defaultPoll,
 	}}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // run is one pass over one pool.
-type run struct {
+type poolSync struct {
 	e      *Executor
 	pool   rollout.Pool
 	nodeOS *v1alpha1.NodeOS
@@ -27,15 +27,15 @@ type run struct {
 	fence  ledger.Fence
 	obs    Observation
 
-	mu     sync.Mutex
-	fenced []uint64
-	out    Result
+	mu           sync.Mutex
+	fencedEpochs []uint64
+	out          Result
 }
 
 // observe gathers what the plan is made from. Hosts in flight are asked now;
 // of the others what was seen last will do, since no step that disrupts
 // follows without asking again.
-func (r *run) observe(ctx context.Context, doc ledger.Document) (rollout.Input, error) {
+func (r *poolSync) observe(ctx context.Context, doc ledger.Document) (rollout.Input, error) {
 	slots := map[string]ledger.Slot{}
 	for uid, s := range doc.Slots {
 		if s.Pool == r.pool.UID {
@@ -51,7 +51,7 @@ func (r *run) observe(ctx context.Context, doc ledger.Document) (rollout.Input, 
 	for i := range obs.Members {
 		m := &obs.Members[i]
 		m.Agent = r.e.cfg.Agents.Observed(obs.HostIDs[m.Node.UID])
-		m.Refused = r.e.lastRefusal(m.Node.UID)
+		m.LastError = r.e.lastError(m.Node.UID)
 		if m.Agent.Facts != nil {
 			m.Agent.Problem = mismatch(m.Node, m.Agent.Facts)
 		}
@@ -61,7 +61,7 @@ func (r *run) observe(ctx context.Context, doc ledger.Document) (rollout.Input, 
 	}
 	r.each(ctx, len(flying), func(ctx context.Context, i int) {
 		m := &obs.Members[flying[i]]
-		r.ask(ctx, m, slots[m.Node.UID])
+		r.refresh(ctx, m, slots[m.Node.UID])
 	})
 	return rollout.Input{
 		Pool: r.pool, Members: obs.Members, Ledger: doc, Epoch: r.fence.Epoch,
@@ -78,7 +78,7 @@ func mismatch(n rollout.Node, f *nodeos.HostFacts) string {
 }
 
 // ask brings what's known of a host in flight up to date.
-func (r *run) ask(ctx context.Context, m *rollout.Member, s ledger.Slot) {
+func (r *poolSync) refresh(ctx context.Context, m *rollout.Member, s ledger.Slot) {
 	id := r.obs.HostIDs[m.Node.UID]
 	facts, err := r.e.cfg.Agents.Facts(ctx, id)
 	if err != nil {
@@ -91,12 +91,12 @@ func (r *run) ask(ctx context.Context, m *rollout.Member, s ledger.Slot) {
 	}
 	switch s.State {
 	case ledger.Claimed, ledger.Draining, ledger.Drained:
-		report, err := r.e.cfg.Evictor.Inspect(ctx, r.drainOf(m.Node.Name), r.e.cfg.Now())
+		report, err := r.e.cfg.Evictor.Inspect(ctx, r.drainRequest(m.Node.Name), r.e.cfg.Now())
 		if err != nil {
 			m.Pods = rollout.Pods{Blocking: sanitize.Line(err.Error())}
 			return
 		}
-		m.Pods = rollout.Pods{Known: true, Remaining: report.Remaining, Blocking: report.Blocking()}
+		m.Pods = rollout.Pods{Observed: true, Remaining: report.Remaining, Blocking: report.Blocking()}
 	case ledger.Verifying, ledger.Lost, ledger.Rebooting:
 		if m.Agent.Facts != nil {
 			m.Health = r.e.cfg.Facts.Health(ctx, s, m.Agent.Facts, r.checks)
@@ -105,20 +105,20 @@ func (r *run) ask(ctx context.Context, m *rollout.Member, s ledger.Slot) {
 	}
 }
 
-func (r *run) drainOf(node string) drain.Request {
+func (r *poolSync) drainRequest(node string) drain.Request {
 	policy := drain.Policy{Force: r.nodeOS.Spec.Drain.Force, GracePeriodSeconds: -1}
 	if g := r.nodeOS.Spec.Drain.GracePeriodSeconds; g != nil {
 		policy.GracePeriodSeconds = *g
 	}
-	return drain.Request{Node: node, KubeletDead: r.obs.Dead[node], Policy: policy}
+	return drain.Request{Node: node, KubeletDead: r.obs.KubeletDead[node], Policy: policy}
 }
 
 // perform does the steps, several at once.
-func (r *run) perform(ctx context.Context, steps []rollout.Step) error {
+func (r *poolSync) perform(ctx context.Context, steps []rollout.Step) error {
 	r.each(ctx, len(steps), func(ctx context.Context, i int) {
 		s := steps[i]
 		err := r.do(ctx, s)
-		r.e.note(s.NodeUID, err)
+		r.e.setLastError(s.NodeUID, err)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if err == nil {
@@ -128,19 +128,19 @@ func (r *run) perform(ctx context.Context, steps []rollout.Step) error {
 		r.out.Problems = append(r.out.Problems, Problem{Host: s.Node, Step: s.Kind, Err: err})
 		var fenced FencedError
 		if errors.As(err, &fenced) && fenced.Stored().ClusterUID == r.fence.ClusterUID {
-			r.fenced = append(r.fenced, fenced.Stored().Epoch)
+			r.fencedEpochs = append(r.fencedEpochs, fenced.Stored().Epoch)
 		}
 	})
-	if len(r.fenced) > 0 {
+	if len(r.fencedEpochs) > 0 {
 		// An agent has seen a higher epoch than ours: raise it in the cluster
 		// first. If it's another leader's, the next pass finds out there.
-		return r.refence(ctx)
+		return r.raiseFence(ctx)
 	}
 	return nil
 }
 
 // refence raises our fence, unless another leader has taken over.
-func (r *run) refence(ctx context.Context) error {
+func (r *poolSync) raiseFence(ctx context.Context) error {
 	snap, err := r.e.cfg.Ledger.Load(ctx)
 	if err != nil {
 		return err
@@ -148,11 +148,11 @@ func (r *run) refence(ctx context.Context) error {
 	if f := snap.Document.Fence; f.Epoch > r.fence.Epoch || f.Epoch == r.fence.Epoch && f != r.fence {
 		return fmt.Errorf("%w: epoch %d, ours is %d", ledger.ErrSuperseded, snap.Document.Fence.Epoch, r.fence.Epoch)
 	}
-	return r.e.Lead(ctx, r.fenced)
+	return r.e.Lead(ctx, r.fencedEpochs)
 }
 
 // each calls f for 0 to n-1 on at most Workers goroutines, and waits for them.
-func (r *run) each(ctx context.Context, n int, f func(context.Context, int)) {
+func (r *poolSync) each(ctx context.Context, n int, f func(context.Context, int)) {
 	one := func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 		defer cancel()
@@ -181,7 +181,7 @@ func (r *run) each(ctx context.Context, n int, f func(context.Context, int)) {
 }
 
 // do performs one step, after a last look.
-func (r *run) do(ctx context.Context, s rollout.Step) error {
+func (r *poolSync) do(ctx context.Context, s rollout.Step) error {
 	switch s.Kind {
 	case rollout.StepCordon:
 		return r.e.cfg.Cordoner.Cordon(ctx, s.Node, s.NodeUID, s.Slot.Owner())
@@ -197,7 +197,7 @@ func (r *run) do(ctx context.Context, s rollout.Step) error {
 		if err := rollout.Permit(s, n, nil); err != nil {
 			return err
 		}
-		req := r.drainOf(s.Node)
+		req := r.drainRequest(s.Node)
 		req.Delete = s.Force
 		_, err := r.e.cfg.Evictor.Round(ctx, req, r.e.cfg.Now())
 		return err
@@ -206,7 +206,7 @@ func (r *run) do(ctx context.Context, s rollout.Step) error {
 }
 
 // order gives an agent an order, on facts that it gave in this step.
-func (r *run) order(ctx context.Context, s rollout.Step, n rollout.Node) error {
+func (r *poolSync) order(ctx context.Context, s rollout.Step, n rollout.Node) error {
 	id := r.obs.HostIDs[s.NodeUID]
 	facts, err := r.e.cfg.Agents.Facts(ctx, id)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-func TestComingBackToATargetIsAnotherAttempt(t *testing.T) {
+func TestReturningToATargetIsANewAttempt(t *testing.T) {
 	s := newScenario()
 	targets := []string{"1.0.0", "1.1.0", "1.0.0", "1.1.0"}
 	seen := map[string]string{}

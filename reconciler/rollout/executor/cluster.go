@@ -65,7 +65,7 @@ func (c Cluster) Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[stri
 	if err != nil {
 		return Observation{}, err
 	}
-	others, err := selectors(pools.Items, n)
+	others, err := otherPools(pools.Items, n)
 	if err != nil {
 		return Observation{}, err
 	}
@@ -73,11 +73,11 @@ func (c Cluster) Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[stri
 	for i := range hosts.Items {
 		byName[hosts.Items[i].Name] = &hosts.Items[i]
 	}
-	missing, err := c.missing(ctx, slots, nodes.Items)
+	missing, err := c.missingNodes(ctx, slots, nodes.Items)
 	if err != nil {
 		return Observation{}, err
 	}
-	out := Observation{HostIDs: map[string]string{}, Dead: map[string]bool{}, Pools: map[string]bool{string(n.UID): true}, ClusterNodes: len(nodes.Items)}
+	out := Observation{HostIDs: map[string]string{}, KubeletDead: map[string]bool{}, Pools: map[string]bool{string(n.UID): true}, ClusterNodes: len(nodes.Items)}
 	for i := range pools.Items {
 		out.Pools[string(pools.Items[i].UID)] = true
 	}
@@ -89,15 +89,15 @@ func (c Cluster) Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[stri
 		if !selected && !holds {
 			continue
 		}
-		m := member(node, byName[node.Name], n)
-		m.Selected, m.Carries = selected, node.Name == c.OwnNode
-		m.Conflict = conflict(others, node)
+		m := memberOf(node, byName[node.Name], n)
+		m.Selected, m.RunsReconciler = selected, node.Name == c.OwnNode
+		m.Conflict = conflictingPool(others, node)
 		out.Members = append(out.Members, m)
 		if h := byName[node.Name]; h != nil && h.Spec.Identity != nil {
 			out.HostIDs[m.Node.UID] = h.Spec.Identity.HostID
 		}
 		if readyStatus(node).Status == corev1.ConditionUnknown {
-			out.Dead[node.Name] = true
+			out.KubeletDead[node.Name] = true
 		}
 	}
 	out.Quorum = c.quorum(ctx, n, all)
@@ -106,7 +106,7 @@ func (c Cluster) Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[stri
 
 // missing reads the nodes that hold a slot and aren't in the list, which may
 // come from a cache that lags behind.
-func (c Cluster) missing(ctx context.Context, slots map[string]ledger.Slot, nodes []corev1.Node) ([]corev1.Node, error) {
+func (c Cluster) missingNodes(ctx context.Context, slots map[string]ledger.Slot, nodes []corev1.Node) ([]corev1.Node, error) {
 	seen := map[string]bool{}
 	for i := range nodes {
 		seen[string(nodes[i].UID)] = true
@@ -152,9 +152,9 @@ func (c Cluster) Health(ctx context.Context, slot ledger.Slot, facts *nodeos.Hos
 	err := c.Live.List(ctx, &pods, &client.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", slot.Node), Limit: 1000,
 	})
-	in.Pods, in.PodsKnown = pods.Items, err == nil
+	in.Pods, in.PodsListed = pods.Items, err == nil
 	v := gate.Evaluate(in, checks)
-	h := rollout.Health{Known: true, OK: v.OK}
+	h := rollout.Health{Observed: true, OK: v.OK}
 	if !v.OK {
 		h.Blocking = v.String()
 	}
@@ -182,15 +182,15 @@ func Selector(n *v1alpha1.NodeOS) (labels.Selector, error) {
 }
 
 // pool is another pool and what it selects.
-type pool struct {
+type otherPool struct {
 	name     string
 	selector labels.Selector
 }
 
 // selectors returns those of the other pools that are alive; one that's
 // invalid selects nothing.
-func selectors(all []v1alpha1.NodeOS, but *v1alpha1.NodeOS) ([]pool, error) {
-	var out []pool
+func otherPools(all []v1alpha1.NodeOS, but *v1alpha1.NodeOS) ([]otherPool, error) {
+	var out []otherPool
 	for i := range all {
 		if all[i].Name == but.Name || !all[i].DeletionTimestamp.IsZero() {
 			continue
@@ -203,12 +203,12 @@ func selectors(all []v1alpha1.NodeOS, but *v1alpha1.NodeOS) ([]pool, error) {
 		case err != nil:
 			return nil, err
 		}
-		out = append(out, pool{name: all[i].Name, selector: s})
+		out = append(out, otherPool{name: all[i].Name, selector: s})
 	}
 	return out, nil
 }
 
-func conflict(others []pool, node *corev1.Node) string {
+func conflictingPool(others []otherPool, node *corev1.Node) string {
 	for _, o := range others {
 		if o.selector.Matches(labels.Set(node.Labels)) {
 			return o.name
@@ -218,7 +218,7 @@ func conflict(others []pool, node *corev1.Node) string {
 }
 
 // member is what the objects say of a host.
-func member(node *corev1.Node, host *v1alpha1.Host, n *v1alpha1.NodeOS) rollout.Member {
+func memberOf(node *corev1.Node, host *v1alpha1.Host, n *v1alpha1.NodeOS) rollout.Member {
 	m := rollout.Member{Node: nodeOf(node), Nonce: n.Annotations[v1alpha1.AnnotationRerun]}
 	if host == nil {
 		return m
@@ -282,7 +282,7 @@ func (c Cluster) quorum(ctx context.Context, n *v1alpha1.NodeOS, nodes []corev1.
 }
 
 func quorumOfNodes(nodes []corev1.Node, now time.Time) rollout.Quorum {
-	out := rollout.Quorum{Known: true, HealthyOn: map[string]bool{}}
+	out := rollout.Quorum{Observed: true, HealthyOn: map[string]bool{}}
 	for i := range nodes {
 		n := nodeOf(&nodes[i])
 		if !n.ControlPlane {
@@ -309,7 +309,7 @@ func (c Cluster) quorumOfPods(ctx context.Context, s *v1alpha1.NodeSelector) rol
 	if pods.Continue != "" {
 		return rollout.Quorum{Problem: fmt.Sprintf("more than %d pods match its podSelector", maxVoters)}
 	}
-	now, out := c.Now(), rollout.Quorum{Known: true, HealthyOn: map[string]bool{}}
+	now, out := c.Now(), rollout.Quorum{Observed: true, HealthyOn: map[string]bool{}}
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		out.Voters++
