@@ -11,24 +11,24 @@ import (
 	"slices"
 )
 
-// known are the sections of the format that this package writes.
+// knownSections are the top-level fields of Document.
 var knownSections = []string{"version", "fence", "slots", "pools", "marks"} //nolint:gochecknoglobals // a constant list
 
-// FormatError says that the stored bytes aren't a ledger that this version can
-// use. The bytes are left as they are.
+// FormatError is a stored ledger that this version can't use. The ledger isn't
+// modified.
 type FormatError struct {
-	// Problem is what was found and what was wanted.
+	// Problem is the found and the expected value.
 	Problem string
-	// Err is the cause, if there is one.
+	// Err is the cause, if any.
 	Err error
 }
 
 // Error implements error.
 func (e *FormatError) Error() string {
 	if e.Err != nil {
-		return fmt.Sprintf("ledger: %s: %v", e.Problem, e.Err)
+		return fmt.Sprintf("read the ledger: %s: %v", e.Problem, e.Err)
 	}
-	return "ledger: " + e.Problem
+	return "read the ledger: " + e.Problem
 }
 
 // Unwrap returns the cause.
@@ -37,16 +37,16 @@ func (e *FormatError) Unwrap() error { return e.Err }
 // Reason is the condition reason.
 func (e *FormatError) Reason() string { return "LedgerUnreadable" }
 
-// Encode writes the document as JSON. Sections that a newer version wrote are
-// written back as they were read. It refuses a document beyond its limits.
+// Encode encodes the document as JSON, with the unknown sections that Decode
+// read from a newer format. A document that exceeds its limits is an error.
 func Encode(d Document) ([]byte, error) {
 	if err := checkLimits(d); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the ledger: %w", err)
 	}
 	d.Version = max(d.Version, Version)
 	raw, err := json.Marshal(d)
 	if err != nil {
-		return nil, fmt.Errorf("ledger: encode: %w", err)
+		return nil, fmt.Errorf("encode the ledger: %w", err)
 	}
 	if len(d.extra) > 0 {
 		if raw, err = withExtra(raw, d.extra); err != nil {
@@ -54,7 +54,7 @@ func Encode(d Document) ([]byte, error) {
 		}
 	}
 	if len(raw) > MaxBytes {
-		return nil, fmt.Errorf("ledger: %d bytes encoded, at most %d fit; free slots or remove old pools", len(raw), MaxBytes)
+		return nil, fmt.Errorf("encode the ledger: %d bytes exceed the limit of %d; remove unused pools", len(raw), MaxBytes)
 	}
 	return raw, nil
 }
@@ -62,35 +62,34 @@ func Encode(d Document) ([]byte, error) {
 func withExtra(raw []byte, extra map[string][]byte) ([]byte, error) {
 	sections := map[string]json.RawMessage{}
 	if err := json.Unmarshal(raw, &sections); err != nil {
-		return nil, fmt.Errorf("ledger: encode: %w", err)
+		return nil, fmt.Errorf("encode the ledger: %w", err)
 	}
 	for name, section := range extra {
 		sections[name] = section
 	}
 	out, err := json.Marshal(sections)
 	if err != nil {
-		return nil, fmt.Errorf("ledger: encode the sections of a newer format: %w", err)
+		return nil, fmt.Errorf("encode the ledger's sections of a newer format: %w", err)
 	}
 	return out, nil
 }
 
-// Decode reads what Encode of this version, the one before or the one after
-// wrote.
+// Decode decodes a document of format Version-1, Version or Version+1.
 func Decode(raw []byte) (Document, error) {
 	if len(raw) > MaxBytes {
-		return Document{}, &FormatError{Problem: fmt.Sprintf("%d bytes, at most %d are read", len(raw), MaxBytes)}
+		return Document{}, &FormatError{Problem: fmt.Sprintf("%d bytes exceed the limit of %d", len(raw), MaxBytes)}
 	}
 	var d Document
 	if err := json.Unmarshal(raw, &d); err != nil {
-		return Document{}, &FormatError{Problem: "not JSON of a ledger", Err: err}
+		return Document{}, &FormatError{Problem: "invalid JSON", Err: err}
 	}
 	if d.Version < max(1, Version-1) || d.Version > Version+1 {
 		return Document{}, &FormatError{Problem: fmt.Sprintf(
-			"format %d, this version reads %d to %d; run the version that wrote it or one beside it",
+			"unsupported format %d, this version reads %d to %d; run a version that supports it",
 			d.Version, max(1, Version-1), Version+1)}
 	}
 	if err := checkLimits(d); err != nil {
-		return Document{}, &FormatError{Problem: "beyond its limits", Err: err}
+		return Document{}, &FormatError{Problem: "limits exceeded", Err: err}
 	}
 	sections := map[string]json.RawMessage{}
 	if err := json.Unmarshal(raw, &sections); err != nil {
@@ -118,12 +117,12 @@ func checkLimits(d Document) error {
 		{"marks", len(d.Marks), MaxMarks},
 	} {
 		if l.have > l.most {
-			return fmt.Errorf("ledger: %d %s, at most %d", l.have, l.what, l.most)
+			return fmt.Errorf("%d %s, at most %d", l.have, l.what, l.most)
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(d.Slots)) {
 		if s := d.Slots[uid]; uid == "" || s.Attempt == "" || s.State == "" {
-			return fmt.Errorf("ledger: slot %q of node %q lacks a node UID, an attempt or a state", uid, s.Node)
+			return fmt.Errorf("slot %q of node %q has no node UID, attempt or state", uid, s.Node)
 		}
 	}
 	return nil

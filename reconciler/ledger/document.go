@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ledger keeps the one record of a cluster that says which node may be
-// disrupted, by which attempt, under which fence; beside it the high-water
-// marks of versions and what has failed where.
+// Package ledger stores which nodes may be disrupted, by which attempt and
+// under which fence, with the high-water marks of versions and the failures per
+// host. There is one ledger per cluster.
 //
-// The document is plain data with pure operations; Store reads it and writes
-// it by compare-and-swap on the resourceVersion of one ConfigMap, so that of
-// two leaders that plan on the same state one only can claim. Nobody but the
-// rollout executor and the release recorder writes it. If it is lost, the
-// rollout builds it up again from what Nodes and agents say before it claims
-// anything; status is derived from it and never read back into it.
+// Document is plain data with pure methods. Store reads and writes it by
+// compare-and-swap on the resourceVersion of one ConfigMap, so that only one of
+// two leaders can claim a node. Only the rollout executor and the release
+// controller write it. If the ledger is lost, a rollout restores its slots from
+// Nodes and agents before it claims any. Status is derived from the ledger,
+// never the reverse.
 package ledger
 
 import (
@@ -25,34 +25,34 @@ import (
 // Version+1.
 const Version = 1
 
-// Limits of a document; what would exceed them is refused by Encode, never cut
-// silently.
+// Limits of a document. Encode rejects a document that exceeds MaxBytes,
+// MaxSlots, MaxPools or MaxMarks; the lists of a pool drop their oldest entries.
 const (
-	// MaxBytes is the longest encoded document; a ConfigMap holds 1 MiB.
+	// MaxBytes is the maximum size of an encoded document; a ConfigMap may have
+	// 1 MiB.
 	MaxBytes = 900 << 10
-	// MaxSlots is how many nodes may be in flight in a cluster.
+	// MaxSlots is the maximum number of nodes in flight in a cluster.
 	MaxSlots = 512
-	// MaxPools is how many pools a document knows.
+	// MaxPools is the maximum number of pools.
 	MaxPools = 128
-	// MaxMarks is how many products have a high-water mark.
+	// MaxMarks is the maximum number of products with a high-water mark.
 	MaxMarks = 128
-	// MaxHosts is how many failures, retries or hosts of a denial a pool keeps;
-	// the oldest go first.
+	// MaxHosts is the maximum number of failures, retries, released slots and
+	// hosts of a denial per pool.
 	MaxHosts = 100
-	// MaxDenials is how many denied digests a pool keeps; the oldest go first.
+	// MaxDenials is the maximum number of denied digests per pool.
 	MaxDenials = 20
-	// MaxCommitted is how many committed targets a pool remembers.
+	// MaxCommitted is the maximum number of committed targets per pool.
 	MaxCommitted = 10
-	// MaxDurations is how many attempt durations a pool remembers.
+	// MaxDurations is the maximum number of attempt durations per pool.
 	MaxDurations = 10
 )
 
-// State is where an attempt on a host stands. The states before Claimed and
-// Idle are never stored: they follow from what the agent reports.
+// State is the state of an attempt on a host. Idle and Staging are never
+// stored: they are derived from the agent's reports.
 type State string
 
-// The states of a host in a rollout, in the order of a good run, then those of
-// a bad one.
+// The states of a successful attempt, in order, then those of a failed one.
 const (
 	Idle        State = "Idle"
 	Staging     State = "Staging"
@@ -70,31 +70,31 @@ const (
 	Quarantined State = "Quarantined"
 )
 
-// Document is everything the ledger says. The zero value is an empty ledger of
-// no cluster.
+// Document is the content of the ledger. The zero value is an empty ledger
+// without a cluster.
 type Document struct {
-	// Version is the format that the writer used.
+	// Version is the format version of the writer.
 	Version int `json:"version"`
-	// Fence is the newest one that was given out.
+	// Fence is the newest fence.
 	Fence Fence `json:"fence"`
-	// Slots are the nodes that may be disrupted now, by the UID of the Node.
+	// Slots are the nodes that may be disrupted, by the UID of the Node.
 	Slots map[string]Slot `json:"slots,omitempty"`
-	// Pools are what is remembered of each pool, by the UID of the NodeOS.
+	// Pools are the records of the pools, by the UID of the NodeOS.
 	Pools map[string]Pool `json:"pools,omitempty"`
 	// Marks are the highest completed versions, by product.
 	Marks map[string]Mark `json:"marks,omitempty"`
-	// extra holds the sections of a newer format, to be written back as read.
+	// extra are the sections of a newer format; they are written back unchanged.
 	extra map[string][]byte
 }
 
-// Fence orders the leaders of a cluster: agents refuse orders of a lower epoch
-// and of another cluster.
+// Fence orders the leaders of a cluster: agents reject orders with a lower epoch
+// or of another cluster.
 type Fence struct {
 	ClusterUID string `json:"clusterUID,omitempty"`
 	Epoch      uint64 `json:"epoch"`
-	// Holder names the process that acquired it. Agents don't see it: it
-	// tells two leaders apart that came to the same epoch because the ledger
-	// was lost in between.
+	// Holder names the process that acquired the fence. It isn't sent to agents:
+	// it distinguishes leaders that have the same epoch because the ledger was
+	// lost.
 	Holder string `json:"holder,omitempty"`
 }
 
@@ -104,55 +104,58 @@ type Image struct {
 	Digest  string `json:"digest,omitempty"`
 }
 
-// Slot is the permission to disrupt one node for one attempt. It's written
-// before and freed after everything that disrupts.
+// Slot is the permission to disrupt one node for one attempt. It is written
+// before and freed after every disruption.
 type Slot struct {
-	// Node is the name, for people; the key of the slot is the UID.
+	// Node is the node's name, for display; slots are keyed by the Node's UID.
 	Node string `json:"node"`
 	// Pool is the UID of the NodeOS, PoolName its name.
 	Pool     string `json:"pool"`
 	PoolName string `json:"poolName,omitempty"`
-	// Attempt identifies the try; agents and the cordon annotation carry it.
+	// Attempt is the attempt's ID; orders and the cordoned-by annotation contain
+	// it.
 	Attempt string `json:"attempt"`
 	// Epoch is that of the fence under which the slot was claimed.
 	Epoch uint64 `json:"epoch"`
-	// Target is what the attempt installs, Ref where it comes from.
+	// Target is the image that the attempt installs, Ref its reference.
 	Target Image  `json:"target"`
 	Ref    string `json:"ref,omitempty"`
 	State  State  `json:"state"`
-	// ClaimedAt is t0: deadlines count from stored times, never from a
-	// process's memory.
+	// ClaimedAt is when the slot was claimed. Deadlines count from stored times,
+	// so that restarts don't reset them.
 	ClaimedAt time.Time `json:"claimedAt"`
 	// Since is when State was entered.
 	Since time.Time `json:"since"`
-	// ControlPlane marks nodes of which one only may be in flight.
+	// ControlPlane marks control-plane nodes: only one may be in flight.
 	ControlPlane bool `json:"controlPlane,omitempty"`
-	// PrevBootID and PrevDigest are what ran when Activate was ordered.
+	// PrevBootID and PrevDigest are the boot and the digest that ran before
+	// activation.
 	PrevBootID string `json:"prevBootID,omitempty"`
 	PrevDigest string `json:"prevDigest,omitempty"`
-	// ActivatedAt is when the order to boot the target was first allowed.
+	// ActivatedAt is when the Activate order was first permitted.
 	ActivatedAt time.Time `json:"activatedAt,omitzero"`
-	// AutoCommit says that the host was told to commit by its own checks.
+	// AutoCommit makes the agent commit after its own checks.
 	AutoCommit bool `json:"autoCommit,omitempty"`
-	// TrialBootID is the boot under verification; VerifyingSince its start.
+	// TrialBootID is the boot under verification, VerifyingSince its start.
 	TrialBootID    string    `json:"trialBootID,omitempty"`
 	VerifyingSince time.Time `json:"verifyingSince,omitzero"`
-	// HealthySince is when all gates first passed without a break, as seen by
-	// the leader of HealthyEpoch; another leader starts the soak again.
+	// HealthySince is since when all gates pass without interruption, as observed
+	// by the leader of HealthyEpoch; another leader restarts the soak.
 	HealthySince time.Time `json:"healthySince,omitzero"`
 	HealthyEpoch uint64    `json:"healthyEpoch,omitempty"`
-	// Reason says in one word why a bad state was entered, Message in a line.
+	// Reason and Message explain why the attempt failed.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Nonce is the rerun nonce that stood on the host at the claim.
+	// Nonce is the host's rerun nonce at the claim.
 	Nonce string `json:"nonce,omitempty"`
 }
 
-// Owner is what the cordon of this slot carries: the attempt and the epoch of
-// the claim, so that a late step of an older claim can't take it for its own.
+// Owner returns the value of the cordoned-by annotation for the slot. It
+// contains the epoch of the claim, so that a delayed step of an earlier claim
+// doesn't match.
 func (s Slot) Owner() string { return s.Attempt + "." + strconv.FormatUint(s.Epoch, 10) }
 
-// ParseOwner reads what Owner wrote; the attempt of anything else is empty.
+// ParseOwner parses the result of Owner; the attempt is empty if it's invalid.
 func ParseOwner(owner string) (attempt string, epoch uint64) {
 	attempt, digits, ok := strings.Cut(owner, ".")
 	epoch, err := strconv.ParseUint(digits, 10, 64)
@@ -162,32 +165,32 @@ func ParseOwner(owner string) (attempt string, epoch uint64) {
 	return attempt, epoch
 }
 
-// Pool is what must be remembered of a pool between two plans.
+// Pool is the state of a pool that is kept between plans.
 type Pool struct {
 	Name string `json:"name"`
-	// Since is when the pool was first planned under this ledger.
+	// Since is when this ledger's record of the pool was created.
 	Since time.Time `json:"since,omitzero"`
-	// Target is the digest that the pool was planned for last, Round the
-	// NodeOS' generation when it became the target; it only rises.
+	// Target is the digest of the last plan's target. Round increases with each
+	// change of the target: to the NodeOS's generation or by one.
 	Target string `json:"target,omitempty"`
 	Round  int64  `json:"round,omitempty"`
-	// Canary is how far the canary steps of the current target are.
+	// Canary is the progress of the current target's canary steps.
 	Canary Canary `json:"canary,omitzero"`
 	// Failures are the failed hosts since the last resume.
 	Failures []Failure `json:"failures,omitempty"`
-	// Denied are digests that must not be tried again.
+	// Denied are the digests that must not be retried.
 	Denied []Denial `json:"denied,omitempty"`
-	// Retries hold hosts back after an aborted attempt.
+	// Retries delay hosts after an aborted attempt.
 	Retries []Retry `json:"retries,omitempty"`
-	// Committed are the verified targets that healthy hosts have committed, or ran
-	// when they were declared, newest last.
+	// Committed are the verified targets that healthy hosts have committed or
+	// were installed with, newest last.
 	Committed []Committed `json:"committed,omitempty"`
-	// Durations are those of the last good attempts, claim to free.
+	// Durations are those of the last successful attempts, from claim to free.
 	Durations []time.Duration `json:"durations,omitempty"`
-	// Released are the owners of slots that were freed lately: a cordon that
-	// carries one came late, from a leader that was stopped in between.
+	// Released are the owners of recently freed slots. A cordon with such an
+	// owner was added late, by an earlier leader.
 	Released []Released `json:"released,omitempty"`
-	// Resumed is the value of the resume annotation that was acted on last.
+	// Resumed is the last value of the resume annotation that was handled.
 	Resumed string `json:"resumed,omitempty"`
 }
 
@@ -198,12 +201,12 @@ type Released struct {
 	At      time.Time `json:"at"`
 }
 
-// Canary is the progress through the canary steps of one target.
+// Canary is the progress of one target's canary steps.
 type Canary struct {
 	Digest string `json:"digest,omitempty"`
-	// Step is the index of the step that is being done; len(steps) is past all.
+	// Step is the index of the current step; the number of steps if all are done.
 	Step int `json:"step,omitempty"`
-	// Since is when the step's hosts were all updated and healthy.
+	// Since is since when all hosts of the step are updated and healthy.
 	Since time.Time `json:"since,omitzero"`
 }
 
@@ -216,27 +219,28 @@ type Failure struct {
 	At      time.Time `json:"at"`
 }
 
-// Denial says where a digest must not be tried again, and why.
+// Denial is a digest that must not be retried on the listed hosts.
 type Denial struct {
 	Digest string `json:"digest"`
-	// Pool extends the denial from the hosts listed to the whole pool.
+	// Pool extends the denial to the whole pool.
 	Pool  bool         `json:"pool,omitempty"`
 	Hosts []DeniedHost `json:"hosts,omitempty"`
 	Since time.Time    `json:"since"`
 }
 
-// DeniedHost is one host that a digest failed on.
+// DeniedHost is one host on which a digest failed.
 type DeniedHost struct {
 	NodeUID string    `json:"nodeUID"`
 	Node    string    `json:"node"`
 	BootID  string    `json:"bootID,omitempty"`
 	Reason  string    `json:"reason,omitempty"`
 	At      time.Time `json:"at"`
-	// Nonce is the host's rerun nonce then; another one lifts the denial.
+	// Nonce is the host's rerun nonce at the failure; another value lifts the
+	// denial.
 	Nonce string `json:"nonce,omitempty"`
 }
 
-// Retry holds one host back after an attempt was aborted.
+// Retry delays the next attempt of a host after an abort.
 type Retry struct {
 	NodeUID   string    `json:"nodeUID"`
 	Digest    string    `json:"digest"`
@@ -258,7 +262,7 @@ type Mark struct {
 	At time.Time `json:"at"`
 }
 
-// Clone returns a copy that shares nothing with d.
+// Clone returns a deep copy of d.
 func (d Document) Clone() Document {
 	out := d
 	out.Slots = maps.Clone(d.Slots)
@@ -271,7 +275,7 @@ func (d Document) Clone() Document {
 	return out
 }
 
-// Clone returns a copy that shares nothing with p.
+// Clone returns a deep copy of p.
 func (p Pool) Clone() Pool {
 	p.Failures = slices.Clone(p.Failures)
 	p.Retries = slices.Clone(p.Retries)
@@ -285,7 +289,7 @@ func (p Pool) Clone() Pool {
 	return p
 }
 
-// SetSlot puts s under the node's UID.
+// SetSlot sets the slot of a node.
 func (d *Document) SetSlot(nodeUID string, s Slot) {
 	if d.Slots == nil {
 		d.Slots = map[string]Slot{}
@@ -293,10 +297,10 @@ func (d *Document) SetSlot(nodeUID string, s Slot) {
 	d.Slots[nodeUID] = s
 }
 
-// FreeSlot removes the slot of a node; freeing what's free changes nothing.
+// FreeSlot removes the slot of a node, if there is one.
 func (d *Document) FreeSlot(nodeUID string) { delete(d.Slots, nodeUID) }
 
-// SetPool puts p under the pool's UID.
+// SetPool sets the record of a pool.
 func (d *Document) SetPool(uid string, p Pool) {
 	if d.Pools == nil {
 		d.Pools = map[string]Pool{}
@@ -304,7 +308,7 @@ func (d *Document) SetPool(uid string, p Pool) {
 	d.Pools[uid] = p
 }
 
-// HasCommitted says whether a healthy host of the pool has committed digest.
+// HasCommitted reports whether a healthy host of the pool has committed digest.
 func (p Pool) HasCommitted(digest string) bool {
 	return slices.ContainsFunc(p.Committed, func(c Committed) bool { return c.Digest == digest })
 }
@@ -329,9 +333,9 @@ func (p *Pool) AddCommitted(img Image, now time.Time) {
 	p.Committed = newest(append(p.Committed, Committed{Image: img, Hosts: 1, At: now}), MaxCommitted)
 }
 
-// Deny records that digest failed on host. The denial becomes one of the whole
-// pool when poolAfter distinct hosts are on it, but never for a digest that a
-// healthy host of the pool has committed: one liar can't speak for the fleet.
+// Deny records that digest failed on host. Failures on poolAfter distinct hosts
+// deny the digest in the whole pool, except for a digest that a healthy host of
+// the pool has committed (trust boundary T6).
 func (p *Pool) Deny(digest string, host DeniedHost, poolAfter int) {
 	i := slices.IndexFunc(p.Denied, func(d Denial) bool { return d.Digest == digest })
 	if i < 0 {
@@ -353,13 +357,13 @@ func (p *Pool) Deny(digest string, host DeniedHost, poolAfter int) {
 	}), MaxHosts)
 }
 
-// AddDuration records how long a good attempt lasted.
+// AddDuration records the duration of a successful attempt.
 func (p *Pool) AddDuration(d time.Duration) {
 	p.Durations = newest(append(p.Durations, d), MaxDurations)
 }
 
 // AddRetry records an aborted attempt and returns when the host may be claimed
-// again: base, doubled with each abort in a row, at most limit.
+// again: after the RetryDelay of its consecutive aborts.
 func (p *Pool) AddRetry(r Retry, base, limit time.Duration, now time.Time) time.Time {
 	i := slices.IndexFunc(p.Retries, func(x Retry) bool { return x.NodeUID == r.NodeUID })
 	r.Count = 1
@@ -369,18 +373,24 @@ func (p *Pool) AddRetry(r Retry, base, limit time.Duration, now time.Time) time.
 		}
 		p.Retries = slices.Delete(p.Retries, i, i+1)
 	}
-	wait := base
-	for range r.Count - 1 {
-		if wait *= 2; wait >= limit {
-			break
-		}
-	}
-	r.NotBefore = now.Add(min(wait, limit))
+	r.NotBefore = now.Add(RetryDelay(r.Count, base, limit))
 	p.Retries = newest(append(p.Retries, r), MaxHosts)
 	return r.NotBefore
 }
 
-// Retry returns what holds the host back from digest, if anything does.
+// RetryDelay returns the delay after the given number of failed tries: base,
+// doubled with each try, at most limit.
+func RetryDelay(tries int, base, limit time.Duration) time.Duration {
+	delay := base
+	for range tries - 1 {
+		if delay *= 2; delay >= limit {
+			break
+		}
+	}
+	return min(delay, limit)
+}
+
+// Retry returns the retry of the host for digest, if there is one.
 func (p Pool) Retry(nodeUID, digest string) (Retry, bool) {
 	i := slices.IndexFunc(p.Retries, func(x Retry) bool { return x.NodeUID == nodeUID && x.Digest == digest })
 	if i < 0 {
@@ -389,20 +399,21 @@ func (p Pool) Retry(nodeUID, digest string) (Retry, bool) {
 	return p.Retries[i], true
 }
 
-// AddReleased remembers that the slot of a node was freed, for keep.
+// AddReleased records that the slot of a node was freed, and drops records
+// older than keep.
 func (p *Pool) AddReleased(nodeUID, owner string, keep time.Duration, now time.Time) {
 	p.Released = slices.DeleteFunc(p.Released, func(r Released) bool { return now.Sub(r.At) > keep })
 	p.Released = newest(append(p.Released, Released{NodeUID: nodeUID, Owner: owner, At: now}), MaxHosts)
 }
 
-// HasReleased says whether a slot of that owner was freed since.
+// HasReleased reports whether a slot of that owner was freed since a time.
 func (p Pool) HasReleased(nodeUID, owner string, since time.Time) bool {
 	return slices.ContainsFunc(p.Released, func(r Released) bool {
 		return r.NodeUID == nodeUID && r.Owner == owner && !r.At.Before(since)
 	})
 }
 
-// ClearRetry drops what holds a host back.
+// ClearRetry removes the retries of a host.
 func (p *Pool) ClearRetry(nodeUID string) {
 	p.Retries = slices.DeleteFunc(p.Retries, func(x Retry) bool { return x.NodeUID == nodeUID })
 }
@@ -419,7 +430,7 @@ func (p Pool) FailuresOf(digest string) int {
 	return n
 }
 
-// last keeps the newest limit entries of s.
+// newest returns the last limit entries of s.
 func newest[T any](s []T, limit int) []T {
 	if len(s) > limit {
 		return slices.Delete(s, 0, len(s)-limit)

@@ -16,61 +16,62 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Where the ledger lives.
+// Location of the ledger.
 const (
-	// Name is that of the ConfigMap.
+	// Name is the name of the ConfigMap.
 	Name = "lockstep-ledger"
-	// Namespace is that of the ConfigMap.
+	// Namespace is the namespace of the ConfigMap.
 	Namespace = "lockstep-system"
-	// Key is the entry of the ConfigMap that holds the document.
+	// Key is the key of the document in the ConfigMap's data.
 	Key = "ledger.json"
 )
 
-// maxJump is how far above the known epoch a reported one is believed; agents
-// refuse a larger jump too, so that one liar can't lock out the others.
+// maxJump is how far above the stored epoch and the reports' median a reported
+// epoch is accepted. Agents reject larger jumps too, so that one host's false
+// report can't lock out the others.
 const maxJump = 1000
 
-// swapTries bounds the compare-and-swap loops of this package.
+// swapTries bounds the compare-and-swap loops.
 const swapTries = 12
 
-// ErrConflict says that the ledger changed since it was read: read and decide
+// ErrConflict means that the ledger changed since it was read: read it and plan
 // again.
-var ErrConflict = errors.New("ledger: changed since it was read")
+var ErrConflict = errors.New("the ledger changed since it was read")
 
-// ErrSuperseded says that another leader holds a newer fence: stop acting.
-var ErrSuperseded = errors.New("ledger: another leader holds a newer fence")
+// ErrSuperseded means that another leader has a newer fence: stop leading.
+var ErrSuperseded = errors.New("another leader has a newer fence")
 
-// ConfigMaps is what Store needs of a typed client for the namespace's
-// ConfigMaps. Reads must come from the API server, never from a cache.
+// ConfigMaps is the client for ConfigMaps of one namespace that Store needs.
+// Reads must be served by the API server, not by a cache.
 type ConfigMaps interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.ConfigMap, error)
 	Create(ctx context.Context, cm *corev1.ConfigMap, opts metav1.CreateOptions) (*corev1.ConfigMap, error)
 	Update(ctx context.Context, cm *corev1.ConfigMap, opts metav1.UpdateOptions) (*corev1.ConfigMap, error)
 }
 
-// Snapshot is the document as it was read, with what's needed to replace it.
+// Snapshot is the document that was read, with its resourceVersion.
 type Snapshot struct {
 	Document Document
-	// Missing says that there was no ledger: it's new, or it was lost.
+	// Missing reports whether there was no ledger: it is new or was lost.
 	Missing bool
 	version string
 }
 
-// Store reads and replaces the ledger. It's safe for concurrent use and keeps
-// no state: each call goes to the API server.
+// Store reads and replaces the ledger. It is safe for concurrent use and has no
+// cache: each call is sent to the API server.
 type Store struct{ maps ConfigMaps }
 
 // NewStore returns a Store over the ConfigMaps of the namespace Namespace.
 func NewStore(m ConfigMaps) *Store { return &Store{maps: m} }
 
-// Load reads the ledger; where there is none, the snapshot is empty and says so.
+// Load reads the ledger. If there is none, the snapshot is empty and Missing.
 func (s *Store) Load(ctx context.Context) (Snapshot, error) {
 	cm, err := s.maps.Get(ctx, Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return Snapshot{Missing: true}, nil
 	}
 	if err != nil {
-		return Snapshot{}, fmt.Errorf("ledger: read %s/%s: %w", Namespace, Name, err)
+		return Snapshot{}, fmt.Errorf("read the ledger %s/%s: %w", Namespace, Name, err)
 	}
 	snap := Snapshot{version: cm.ResourceVersion}
 	raw, ok := cm.Data[Key]
@@ -82,11 +83,12 @@ func (s *Store) Load(ctx context.Context) (Snapshot, error) {
 	return snap, err
 }
 
-// Swap replaces the ledger by to if it is still what from says; else the error
-// is ErrConflict and nothing has changed.
+// Swap replaces the ledger with to if it hasn't changed since from was read;
+// otherwise it returns ErrConflict. It returns ErrSuperseded if to has an older
+// fence than from.
 func (s *Store) Swap(ctx context.Context, from Snapshot, to Document) (Snapshot, error) {
 	if to.Fence.Epoch < from.Document.Fence.Epoch {
-		return Snapshot{}, fmt.Errorf("%w: epoch %d is written, ours is %d", ErrSuperseded, from.Document.Fence.Epoch, to.Fence.Epoch)
+		return Snapshot{}, fmt.Errorf("write the ledger: %w: stored epoch %d, own epoch %d", ErrSuperseded, from.Document.Fence.Epoch, to.Fence.Epoch)
 	}
 	raw, err := Encode(to)
 	if err != nil {
@@ -108,27 +110,26 @@ func (s *Store) Swap(ctx context.Context, from Snapshot, to Document) (Snapshot,
 	got, err := write()
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err) && from.version != "":
-		return Snapshot{}, fmt.Errorf("%w: %w", ErrConflict, err)
+		return Snapshot{}, fmt.Errorf("write the ledger: %w: %w", ErrConflict, err)
 	case err != nil:
-		return Snapshot{}, fmt.Errorf("ledger: write %s/%s: %w", Namespace, Name, err)
+		return Snapshot{}, fmt.Errorf("write the ledger %s/%s: %w", Namespace, Name, err)
 	}
 	to.Version = max(to.Version, Version)
 	return Snapshot{Document: to, version: got.ResourceVersion}, nil
 }
 
-// Acquire raises the fence above everything known and returns it: one above
-// the highest of what is stored and what agents have reported. It's called at
-// each start of leading, also by the same process, and again when an agent
-// refuses an order because it has seen a higher epoch; the API server has the
-// new epoch before the first order carries it.
+// Acquire stores and returns a fence whose epoch is one above the highest of the
+// stored and the reported epochs. Call it each time that leadership starts, and
+// again if an agent rejects an order because it has seen a higher epoch. The new
+// epoch is stored before an order contains it.
 //
-// Holder names the process that acquires it, unique to the process's life.
+// holder names the process; it must be unique per process start.
 //
-// A report far above what the others say is ignored: that host is a liar, or
-// its disk is damaged, and it alone goes on refusing.
+// A reported epoch far above the others is ignored: that host reports a false or
+// damaged value, and only that host keeps rejecting orders.
 func (s *Store) Acquire(ctx context.Context, clusterUID, holder string, reported []uint64) (Fence, error) {
 	if clusterUID == "" {
-		return Fence{}, errors.New("ledger: a fence needs the cluster's UID (that of the namespace kube-system)")
+		return Fence{}, errors.New("acquire the fence: the cluster UID (the UID of namespace kube-system) is required")
 	}
 	for range swapTries {
 		snap, err := s.Load(ctx)
@@ -151,14 +152,14 @@ func (s *Store) Acquire(ctx context.Context, clusterUID, holder string, reported
 		}
 		return next, nil
 	}
-	return Fence{}, fmt.Errorf("ledger: raise the fence: %d tries, each time another writer was first: %w", swapTries, ErrConflict)
+	return Fence{}, fmt.Errorf("acquire the fence: %w in %d tries", ErrConflict, swapTries)
 }
 
-// nextFence decides which fence follows.
+// nextFence returns the fence to acquire.
 func nextFence(stored Fence, clusterUID string, reported []uint64) (Fence, error) {
 	if stored.ClusterUID != "" && stored.ClusterUID != clusterUID {
 		return Fence{}, &FormatError{Problem: fmt.Sprintf(
-			"it belongs to cluster %s, this is cluster %s (restored elsewhere?); run: lockstep node fence reset",
+			"the ledger belongs to cluster %s, this is cluster %s; run lockstep node fence reset",
 			stored.ClusterUID, clusterUID)}
 	}
 	base := stored.Epoch
@@ -173,14 +174,14 @@ func nextFence(stored Fence, clusterUID string, reported []uint64) (Fence, error
 		}
 	}
 	if highest+1 < highest {
-		return Fence{}, &FormatError{Problem: "the fence is exhausted; run: lockstep node fence reset"}
+		return Fence{}, &FormatError{Problem: "the fence's epochs are exhausted; run lockstep node fence reset"}
 	}
 	return Fence{ClusterUID: clusterUID, Epoch: highest + 1}, nil
 }
 
-// Reset starts the fence anew for a cluster, at epoch, whatever is stored. It's
-// the administrator's way out (lockstep node fence reset); agents must be told
-// as well.
+// Reset replaces the stored fence, even one of another cluster or with a higher
+// epoch. Agents keep the highest epoch that they have seen and must be reset
+// too.
 func (s *Store) Reset(ctx context.Context, clusterUID string, epoch uint64) (Fence, error) {
 	fence := Fence{ClusterUID: clusterUID, Epoch: epoch}
 	err := s.modify(ctx, func(d *Document) (bool, error) {
@@ -191,13 +192,13 @@ func (s *Store) Reset(ctx context.Context, clusterUID string, epoch uint64) (Fen
 	return fence, err
 }
 
-// RaiseMark lifts the high-water mark of a product to img; a version at or
-// below the mark changes nothing. It's called when a release has completed or
-// a host has committed, never earlier.
+// RaiseMark raises the high-water mark of a product to img; a version at or
+// below the mark is ignored. Call it only after a release has completed or a
+// pool has committed the version.
 func (s *Store) RaiseMark(ctx context.Context, product string, img Image, now time.Time) error {
 	v, err := semver.ParseTolerant(img.Version)
 	if err != nil {
-		return fmt.Errorf("ledger: mark of %s: version %q: %w", product, img.Version, err)
+		return fmt.Errorf("raise the mark of %s: version %q: %w", product, img.Version, err)
 	}
 	return s.modify(ctx, func(d *Document) (bool, error) {
 		if old, ok := d.Marks[product]; ok {
@@ -218,7 +219,7 @@ func (d *Document) setMark(product string, m Mark) {
 	d.Marks[product] = m
 }
 
-// fenceRule says whether a modification may lower the fence.
+// fenceRule decides whether a modification may lower the fence.
 type fenceRule bool
 
 const (
@@ -226,8 +227,8 @@ const (
 	allowLower fenceRule = true
 )
 
-// modify applies change by compare-and-swap until it took, said that nothing
-// is to do, or tries ran out.
+// modify applies change by compare-and-swap until it succeeds, change reports
+// no change, or no tries are left.
 func (s *Store) modify(ctx context.Context, change func(*Document) (bool, error), rule fenceRule) error {
 	for range swapTries {
 		snap, err := s.Load(ctx)
@@ -246,5 +247,5 @@ func (s *Store) modify(ctx context.Context, change func(*Document) (bool, error)
 			return err
 		}
 	}
-	return fmt.Errorf("%w: %d tries", ErrConflict, swapTries)
+	return fmt.Errorf("write the ledger: %w in %d tries", ErrConflict, swapTries)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// Reasons why an attempt left the good path.
+// Reasons why an attempt was aborted, rolled back or quarantined.
 const (
 	ReasonTargetChanged      = "TargetChanged"
 	ReasonDeleting           = "Deleting"
@@ -28,7 +28,7 @@ const (
 	ReasonNotStaged          = "NotStaged"
 	ReasonQuorum             = "QuorumAtRisk"
 	ReasonActivateFailed     = "ActivateFailed"
-	// ReasonActivateRefused says that the agent never took the order.
+	// ReasonActivateRefused means that the agent never accepted the order.
 	ReasonActivateRefused = "ActivateRefused"
 	ReasonBootTimeout     = "BootTimeout"
 	ReasonFellBack        = "FellBack"
@@ -40,18 +40,19 @@ const (
 	ReasonRerun           = "Rerun"
 )
 
-// settle is how long after the last order it's waited for one that may still
-// be on its way, from us or from a leader that was stopped.
+// orderGrace is how long after the boot deadline a delayed Activate order, of
+// this or an earlier leader, may still reach the agent.
 const orderGrace = 2 * time.Minute
 
-// maxTransitions bounds how many states a slot passes in one plan.
+// maxTransitions bounds the state changes of a slot in one plan.
 const maxTransitions = 16
 
-// view is what the transitions of one slot look at.
+// view is the input of one slot's transitions.
 type view struct {
 	pool *Pool
 	m    *Member
-	// stop says why what hasn't been activated is taken back; "" if nothing.
+	// abortReason is why an attempt that isn't activated yet is aborted; "" if
+	// it isn't.
 	abortReason, abortMessage string
 	drain, rollback           bool
 	quorum                    Quorum
@@ -59,8 +60,8 @@ type view struct {
 	epoch                     uint64
 }
 
-// advance follows the state table until the slot stays where it is, and
-// returns the states that it left on the way. The state Idle means: free it.
+// advance applies transitions until the state no longer changes, and returns
+// the slot and the states that it left. A slot in state Idle must be freed.
 func (v view) advance(s ledger.Slot) (ledger.Slot, []ledger.State) {
 	var left []ledger.State
 	for range maxTransitions {
@@ -77,7 +78,7 @@ func (v view) advance(s ledger.Slot) (ledger.Slot, []ledger.State) {
 	return s, left
 }
 
-// transition is the table: one row a state.
+// transition returns the next state of the slot: one case per state.
 func (v view) transition(s ledger.Slot) ledger.Slot {
 	if next, ahead := v.resumeTrial(s); ahead {
 		return next
@@ -106,12 +107,13 @@ func (v view) transition(s ledger.Slot) ledger.Slot {
 	case ledger.Quarantined:
 		return v.quarantined(s)
 	default:
-		return v.to(s, ledger.Aborted, "UnknownState", fmt.Sprintf("the ledger says %q", s.State))
+		return v.to(s, ledger.Aborted, "UnknownState", fmt.Sprintf("unknown state %q in the ledger", s.State))
 	}
 }
 
-// hostIsAhead takes the host's word where the ledger is older than the host:
-// an older etcd was restored while the attempt was under way.
+// resumeTrial moves the slot to Rebooting if its host already runs the
+// attempt's trial. This happens when an older etcd is restored during an
+// attempt.
 func (v view) resumeTrial(s ledger.Slot) (ledger.Slot, bool) {
 	switch s.State {
 	case ledger.Claimed, ledger.Draining, ledger.Drained, ledger.Aborted:
@@ -126,9 +128,9 @@ func (v view) resumeTrial(s ledger.Slot) (ledger.Slot, bool) {
 	return v.to(s, ledger.Rebooting, "", ""), true
 }
 
-// before returns the boot and the digest that a trial came from. The wire
-// doesn't carry that boot: where the trial hasn't booted yet it's the present
-// one, else any other than the present one serves.
+// beforeTrial returns the boot ID and the digest that ran before a trial.
+// Agents don't report that boot ID: before the trial boots it is the current
+// one; after that, any value other than the current one is sufficient.
 func beforeTrial(f *nodeos.HostFacts) (bootID, digest string) {
 	if f.Trial.BootID == "" {
 		return f.BootID, f.Trial.From.Digest
@@ -136,19 +138,20 @@ func beforeTrial(f *nodeos.HostFacts) (bootID, digest string) {
 	return orDefault(f.Trial.FromBootID, "before "+f.Trial.BootID), f.Trial.From.Digest
 }
 
-// to moves the slot to a state.
+// to returns the slot in the given state. An empty reason keeps the previous
+// one, except in the states of a successful attempt.
 func (v view) to(s ledger.Slot, state ledger.State, reason, message string) ledger.Slot {
 	s.State, s.Since = state, v.now
 	switch {
 	case reason != "":
 		s.Reason, s.Message = reason, sanitize.Line(message)
 	case state == ledger.Verifying, state == ledger.Committing, state == ledger.Releasing:
-		s.Reason, s.Message = "", "" // back on the good path
+		s.Reason, s.Message = "", "" // the attempt succeeds again
 	}
 	return s
 }
 
-// claimed: the slot is written, the cordon isn't seen yet.
+// claimed: the slot is written; the cordon isn't observed yet.
 func (v view) claimed(s ledger.Slot) ledger.Slot {
 	if v.abortReason != "" {
 		return v.to(s, ledger.Aborted, v.abortReason, v.abortMessage)
@@ -160,14 +163,14 @@ func (v view) claimed(s ledger.Slot) ledger.Slot {
 	case n.cordonedFor(s):
 		return v.to(s, ledger.Draining, "", "")
 	case n.Unschedulable:
-		return v.to(s, ledger.Aborted, ReasonCordonedExternally, "someone else cordoned the node")
+		return v.to(s, ledger.Aborted, ReasonCordonedExternally, "the node was cordoned externally")
 	case v.late(s.ClaimedAt, v.pool.DrainTimeout):
-		return v.to(s, ledger.Aborted, ReasonDrainTimeout, "the node couldn't be cordoned in time")
+		return v.to(s, ledger.Aborted, ReasonDrainTimeout, "cordoning the node timed out")
 	}
 	return s
 }
 
-// draining: pods are asked to go until none is left or the time is up.
+// draining: pods are evicted until none is left or the drain times out.
 func (v view) draining(s ledger.Slot) ledger.Slot {
 	if next, left := v.aborts(s); left {
 		return next
@@ -188,8 +191,8 @@ func (v view) draining(s ledger.Slot) ledger.Slot {
 	}
 }
 
-// drained: nothing is left to protect; look once more, then activate. From
-// the next state on there's no way back but a rollback.
+// drained: the preconditions are checked again, then the image is activated.
+// From the next state on only a rollback ends the attempt.
 func (v view) drained(s ledger.Slot) ledger.Slot {
 	if next, left := v.aborts(s); left {
 		return next
@@ -206,7 +209,8 @@ func (v view) drained(s ledger.Slot) ledger.Slot {
 	return v.to(s, ledger.Rebooting, "", "")
 }
 
-// notYet says what keeps a drained host from being activated.
+// activationBlocker returns why a drained host can't be activated yet; "" if
+// it can.
 func (v view) activationBlocker(s ledger.Slot) (reason, message string) {
 	f := v.m.Agent.Facts
 	if v.drain && !(v.m.Pods.Observed && v.m.Pods.Remaining == 0) {
@@ -219,7 +223,7 @@ func (v view) activationBlocker(s ledger.Slot) (reason, message string) {
 		return ReasonNotStaged, "the agent has not verified the image in its inactive slot"
 	}
 	if f.Operation != nil && !f.Operation.State.Done() {
-		return "Busy", fmt.Sprintf("the agent runs %s (%s)", f.Operation.Sequence, f.Operation.ID)
+		return "Busy", fmt.Sprintf("the agent is running %s (%s)", f.Operation.Sequence, f.Operation.ID)
 	}
 	if s.ControlPlane {
 		if ok, why := v.quorum.Allows(v.m.Node.Name); !ok {
@@ -229,22 +233,23 @@ func (v view) activationBlocker(s ledger.Slot) (reason, message string) {
 	return "", ""
 }
 
-// stillOurs says, before activation, whether the attempt must be given up, and
-// returns the slot then.
+// aborts reports whether an attempt that isn't activated yet must be aborted,
+// and returns the aborted slot.
 func (v view) aborts(s ledger.Slot) (ledger.Slot, bool) {
 	n := v.m.Node
 	switch {
 	case v.abortReason != "":
 		return v.to(s, ledger.Aborted, v.abortReason, v.abortMessage), true
 	case v.drain && !n.Unschedulable:
-		return v.to(s, ledger.Aborted, ReasonUncordoned, "someone made the node schedulable again"), true
+		return v.to(s, ledger.Aborted, ReasonUncordoned, "the node was uncordoned externally"), true
 	case v.drain && n.CordonedBy != s.Owner():
-		return v.to(s, ledger.Aborted, ReasonCordonedExternally, "the cordon isn't ours any more"), true
+		return v.to(s, ledger.Aborted, ReasonCordonedExternally, "the cordon is no longer owned by the attempt"), true
 	}
 	return s, false
 }
 
-// rebooting: the order is out; what counts is which boot the agent reports.
+// rebooting: the order is sent; the boot ID and the digest that the agent
+// reports decide the next state.
 func (v view) rebooting(s ledger.Slot) ledger.Slot {
 	f := v.m.Agent.Facts
 	switch {
@@ -267,15 +272,15 @@ func (v view) rebooting(s ledger.Slot) ledger.Slot {
 	case isRunning(f, activateID(s)) || f.Trial != nil:
 		return v.to(s, ledger.RollingBack, ReasonBootTimeout, "the host did not reboot")
 	case v.late(s.ActivatedAt, v.pool.BootDeadline+orderGrace):
-		// The agent never took the order, and no order is on its way any more:
-		// nothing has failed but the asking.
+		// The agent never accepted the order, and none is in transit any more:
+		// the image isn't at fault.
 		return v.to(s, ledger.Aborted, ReasonActivateRefused, v.m.LastError)
 	}
 	return s
 }
 
-// verifying: the gates must hold without a break for the soak, seen by one
-// leader; a boot that nobody ordered starts it again.
+// verifying: the gates must pass without interruption for the soak time, as
+// observed by one leader. An unexpected boot restarts the soak.
 func (v view) verifying(s ledger.Slot) ledger.Slot {
 	f := v.m.Agent.Facts
 	if f == nil {
@@ -317,7 +322,7 @@ func (v view) gatesFailing(s ledger.Slot) ledger.Slot {
 	return v.to(s, ledger.RollingBack, ReasonGatesFailed, v.m.Health.Blocking)
 }
 
-// committing: the order to keep the system is out until the agent says so.
+// committing: the commit order is repeated until the agent confirms it.
 func (v view) committing(s ledger.Slot) ledger.Slot {
 	f := v.m.Agent.Facts
 	switch {
@@ -330,26 +335,27 @@ func (v view) committing(s ledger.Slot) ledger.Slot {
 	case f.Booted.Confirmed:
 		return v.to(s, ledger.Releasing, "", "")
 	case v.late(s.Since, v.pool.CommitDeadline):
-		return v.to(s, ledger.RollingBack, ReasonCommitFailed, "the agent has not committed in time")
+		return v.to(s, ledger.RollingBack, ReasonCommitFailed, "the commit timed out")
 	}
 	return s
 }
 
-// releasing: uncordon if it's ours, then free; never the other way round.
+// releasing: the node is uncordoned if the attempt owns the cordon; the slot
+// is freed only after that.
 func (v view) releasing(s ledger.Slot) ledger.Slot {
 	if v.m.Node.CordonedBy == s.Owner() {
 		return s
 	}
 	if v.m.Agent.Facts == nil && !v.m.Node.Ready {
-		// Nobody can say that the host isn't further than the ledger, and a
-		// node that's away uses up the budget with or without a slot.
+		// The host may be ahead of the ledger; an unready node counts against
+		// the budget with or without a slot.
 		return s
 	}
 	return v.to(s, ledger.Idle, "", "")
 }
 
-// rollingBack: the host goes back, or has gone back by itself; what it booted
-// says which.
+// rollingBack: the host is ordered to roll back or has done so automatically;
+// the booted digest tells which.
 func (v view) rollingBack(s ledger.Slot) ledger.Slot {
 	f := v.m.Agent.Facts
 	switch {
@@ -358,7 +364,7 @@ func (v view) rollingBack(s ledger.Slot) ledger.Slot {
 			return v.to(s, ledger.Lost, s.Reason, v.m.Agent.Problem)
 		}
 	case f.Booted.Digest == s.Target.Digest && f.Booted.Confirmed && s.PrevDigest != s.Target.Digest:
-		// The agent kept it, by its own deadline or a commit that came through.
+		// The agent committed it: at its own deadline, or by an earlier order.
 		return v.to(s, ledger.Releasing, "", "")
 	case f.Booted.Digest != s.Target.Digest && f.Trial == nil && !isRunning(f, activateID(s)):
 		return v.to(s, ledger.RolledBack, "", "")
@@ -368,8 +374,8 @@ func (v view) rollingBack(s ledger.Slot) ledger.Slot {
 	return s
 }
 
-// rolledBack: the digest is denied by now; the host goes back to work when
-// Kubernetes says that it's well.
+// rolledBack: the digest is denied on the host; the node is released once it
+// is Ready in the boot that the agent reports.
 func (v view) rolledBack(s ledger.Slot) ledger.Slot {
 	f, n := v.m.Agent.Facts, v.m.Node
 	if f != nil && f.Trial == nil && n.Ready && n.BootID == f.BootID {
@@ -381,8 +387,8 @@ func (v view) rolledBack(s ledger.Slot) ledger.Slot {
 	return s
 }
 
-// lost: the slot is kept, the node counts as unavailable; when it's back, what
-// it booted says where to go on.
+// lost: the slot is kept and the node counts as unavailable. Once the agent
+// reports again, the booted digest decides the next state.
 func (v view) lost(s ledger.Slot) ledger.Slot {
 	f := v.m.Agent.Facts
 	switch {
@@ -398,7 +404,8 @@ func (v view) lost(s ledger.Slot) ledger.Slot {
 	}
 }
 
-// quarantined: a person decides; a new rerun nonce on the host is the word.
+// quarantined: the slot is kept until an operator sets a new rerun nonce on
+// the Host.
 func (v view) quarantined(s ledger.Slot) ledger.Slot {
 	if v.m.Nonce == s.Nonce {
 		return s
@@ -407,7 +414,7 @@ func (v view) quarantined(s ledger.Slot) ledger.Slot {
 	f := v.m.Agent.Facts
 	switch {
 	case s.ActivatedAt.IsZero():
-		return v.to(s, ledger.Aborted, ReasonRerun, "a person asked for another try")
+		return v.to(s, ledger.Aborted, ReasonRerun, "rerun requested")
 	case f != nil && f.Booted.Digest == s.Target.Digest && !f.Booted.Confirmed:
 		s.TrialBootID, s.VerifyingSince, s.HealthySince = f.BootID, v.now, time.Time{}
 		return v.to(s, ledger.Verifying, "", "")
@@ -416,21 +423,21 @@ func (v view) quarantined(s ledger.Slot) ledger.Slot {
 	}
 }
 
-// late says whether more than limit has passed since a stored time. A stored
-// time ahead of now (a clock went back) is never late.
+// late reports whether more than limit has passed since a stored time. It is
+// false for a time in the future, as after a clock was set back.
 func (v view) late(since time.Time, limit time.Duration) bool {
 	return v.now.Sub(since) > limit
 }
 
-// hasStaged says whether a slot that isn't the running one holds digest, whole
-// and verified by the agent.
+// hasStaged reports whether a slot other than the booted one contains digest,
+// complete and verified by the agent.
 func hasStaged(f *nodeos.HostFacts, digest string) bool {
 	s, ok := f.SlotOf(digest)
 	return ok && s.Name != f.Booted.Slot && s.State != nodeos.SlotBad && s.State != nodeos.SlotEmpty
 }
 
-// failedOperation returns the last operation if it's the one with that id and
-// it ended badly.
+// failedOperation returns the last operation and true if it has that ID and
+// failed, was rolled back or was canceled.
 func failedOperation(f *nodeos.HostFacts, id string) (nodeos.OperationStatus, bool) {
 	if f.Last == nil || f.Last.ID != id {
 		return nodeos.OperationStatus{}, false
@@ -439,9 +446,9 @@ func failedOperation(f *nodeos.HostFacts, id string) (nodeos.OperationStatus, bo
 }
 
 func describe(b nodeos.Booted) string {
-	return orDefault(b.Version, orDefault(b.Digest, "an unknown system"))
+	return orDefault(b.Version, orDefault(b.Digest, "an unknown image"))
 }
 
-// activateID is the operation that boots the target; commit and rollback end
-// its trial and carry the same id.
+// activateID is the ID of the operation that boots the target. The orders that
+// commit or roll back its trial use the same ID.
 func activateID(s ledger.Slot) string { return s.Attempt + "-activate" }

@@ -20,13 +20,13 @@ func TestReturningToATargetIsANewAttempt(t *testing.T) {
 		s.in.Ledger = first.Ledger
 		attempt := s.attempt("")
 		if before, ok := seen[attempt]; ok {
-			t.Errorf("the attempt of round %d (%s) is that of an earlier one (%s): hosts would take it as done", i, version, before)
+			t.Errorf("the attempt of round %d (%s) equals that of an earlier round (%s): agents would not run it", i, version, before)
 		}
 		seen[attempt] = version
-		s.in.Pool.Generation += 100 // a change of when and how many
+		s.in.Pool.Generation += 100 // changes that don't affect the target
 		s.in.Ledger = Plan(s.in, s.now).Ledger
 		if again := s.attempt(""); again != attempt {
-			t.Errorf("a change that isn't of the target made another attempt of %s", version)
+			t.Errorf("a change that doesn't affect the target made a new attempt of %s", version)
 		}
 	}
 }

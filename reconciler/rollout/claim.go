@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
@@ -15,17 +16,17 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// halts says why the pool makes no claims until a person does something or the
-// target changes, and what that is; "" if it may go on.
+// haltReason returns why the pool claims no hosts until an operator acts or the
+// target changes; "" if it isn't halted.
 func (p *planner) haltReason() string {
 	digest := p.pool.Target.Digest
 	if d, ok := p.rec.Denial(digest); ok && d.Pool {
-		return fmt.Sprintf("%s is denied in the whole pool: it failed on %d hosts; to try it again, set the annotation %s to all",
-			digest, len(d.Hosts), v1alpha1.AnnotationResume)
+		return fmt.Sprintf("%s denied in the pool: failed on %s; to retry it, set annotation %s to all",
+			digest, hostCount(len(d.Hosts)), v1alpha1.AnnotationResume)
 	}
 	if n := p.rec.FailuresOf(digest); n >= p.pool.FailureThreshold {
-		return fmt.Sprintf("%s failed on %d hosts, %d halt the pool; the last is %s; to go on without them, set the annotation %s to their names, or to all",
-			p.pool.Target.Version, n, p.pool.FailureThreshold, p.lastFailure(digest), v1alpha1.AnnotationResume)
+		return fmt.Sprintf("%s failed on %s (failureThreshold %d), last on %s; to continue without them, set annotation %s to their names or to all",
+			p.pool.Target.Version, hostCount(n), p.pool.FailureThreshold, p.lastFailure(digest), v1alpha1.AnnotationResume)
 	}
 	stuck := 0
 	for _, s := range p.out.Ledger.Slots {
@@ -34,10 +35,17 @@ func (p *planner) haltReason() string {
 		}
 	}
 	if stuck > p.pool.MaxQuarantined {
-		return fmt.Sprintf("%d hosts are quarantined or lost, %d are tolerated; to try one again, set the annotation %s on its Host",
-			stuck, p.pool.MaxQuarantined, v1alpha1.AnnotationRerun)
+		return fmt.Sprintf("%s quarantined or lost (maxQuarantined %d); to retry a host, set annotation %s on its Host",
+			hostCount(stuck), p.pool.MaxQuarantined, v1alpha1.AnnotationRerun)
 	}
 	return ""
+}
+
+func hostCount(n int) string {
+	if n == 1 {
+		return "1 host"
+	}
+	return strconv.Itoa(n) + " hosts"
 }
 
 func (p *planner) lastFailure(digest string) string {
@@ -49,7 +57,7 @@ func (p *planner) lastFailure(digest string) string {
 	return "unknown"
 }
 
-// canary returns how many hosts may run the target, or be on the way to it.
+// canary returns how many hosts may run the target or be in flight.
 func (p *planner) canary() int {
 	c := &p.rec.Canary
 	if c.Digest != p.pool.Target.Digest {
@@ -84,8 +92,8 @@ func (p *planner) canary() int {
 	return math.MaxInt
 }
 
-// claim gives slots to as many hosts as every bound allows, and says what
-// keeps the others.
+// claim creates slots for as many hosts as all limits allow, and records why
+// the other hosts wait.
 func (p *planner) claim(allowed int) {
 	if p.pool.StageOnly {
 		return
@@ -109,15 +117,15 @@ func (p *planner) claim(allowed int) {
 		}
 		p.claimHost(m)
 		if budget--; budget == 0 {
-			reason, message = "Budget", "the pool's budget is used up"
+			reason, message = "Budget", "no slot left in the pool's budget"
 		}
 		if m.Node.ControlPlane || p.pool.ControlPlane {
-			budget, reason, message = 0, "OneAtATime", "control-plane nodes go one at a time"
+			budget, reason, message = 0, "OneAtATime", "control-plane nodes are updated one at a time"
 		}
 	}
 }
 
-// take writes the slot, and goes on from there as far as the facts allow.
+// claimHost creates the slot and advances it as far as the facts allow.
 func (p *planner) claimHost(m *Member) {
 	s := ledger.Slot{
 		Node: m.Node.Name, Pool: p.pool.UID, PoolName: p.pool.Name,
@@ -133,8 +141,8 @@ func (p *planner) claimHost(m *Member) {
 	p.advanceSlot(m.Node.UID, s, p.view(m, s))
 }
 
-// candidates returns the hosts that could be claimed if the bounds allowed,
-// and explains the others that aren't at the target.
+// candidates returns the hosts that can be claimed within the limits, and
+// records why the other outdated hosts wait.
 func (p *planner) candidates() []*Member {
 	estimate := p.estimate()
 	var out []*Member
@@ -152,7 +160,8 @@ func (p *planner) candidates() []*Member {
 	return out
 }
 
-// unfit says what about the host itself keeps it from being claimed.
+// claimBlocker returns what about the host itself prevents a claim; "" if
+// nothing does.
 func (p *planner) claimBlocker(m *Member, estimate time.Duration) (reason, message string) {
 	if reason, message = p.stageBlocker(m); reason != "" {
 		return reason, message
@@ -160,31 +169,31 @@ func (p *planner) claimBlocker(m *Member, estimate time.Duration) (reason, messa
 	f, n := m.Agent.Facts, m.Node
 	switch {
 	case n.Unschedulable:
-		return ReasonCordonedExternally, "the node is cordoned, and not by us"
+		return ReasonCordonedExternally, "the node is cordoned, but not by Lockstep"
 	case !n.Ready:
 		return "NotReady", "the node isn't Ready"
 	case n.BootID != "" && n.BootID != f.BootID:
-		return "FactMismatch", "the agent and the Node report different boots"
+		return "FactMismatch", "the agent and the Node report different boot IDs"
 	case f.Trial != nil:
-		return "OutsideOperation", "the host has a system on trial that no rollout ordered"
+		return "OutsideOperation", "the host has a trial that no rollout started"
 	}
 	if !p.stagedFor(m) {
 		return string(ledger.Staging), "the image isn't staged yet"
 	}
 	if f.Operation != nil && !f.Operation.State.Done() {
-		return "Busy", "the agent runs " + f.Operation.Sequence.String()
+		return "Busy", "the agent is running " + f.Operation.Sequence.String()
 	}
 	if r, held := p.rec.Retry(n.UID, p.pool.Target.Digest); held && r.NotBefore.After(p.now) {
 		p.wakeAt(r.NotBefore)
-		return "Backoff", fmt.Sprintf("after %s, until %s", r.Reason, r.NotBefore.Format(time.RFC3339))
+		return "Backoff", fmt.Sprintf("last attempt failed with %s; retried at %s", r.Reason, r.NotBefore.Format(time.RFC3339))
 	}
 	if e := m.Agent.CertificateExpires; !e.IsZero() && e.Before(p.now.Add(estimate+certificateSlack)) {
-		return "CertificateExpiring", "the agent's certificate ends " + e.UTC().Format(time.RFC3339)
+		return "CertificateExpiring", "the agent's certificate expires at " + e.UTC().Format(time.RFC3339)
 	}
 	return "", ""
 }
 
-// budget returns how many claims may be made now, and what keeps the rest.
+// budget returns how many hosts may be claimed now, and why the others wait.
 func (p *planner) budget(allowed int) (n int, reason, message string) {
 	switch {
 	case p.pool.Suspended:
@@ -192,37 +201,37 @@ func (p *planner) budget(allowed int) (n int, reason, message string) {
 	case p.halted != "":
 		return 0, ReasonHalted, p.halted
 	case p.counts.suspects+p.counts.stuck > p.pool.MaxQuarantined:
-		return 0, ReasonHalted, fmt.Sprintf("%d hosts are quarantined, lost or away for more than %s, %d are tolerated",
-			p.counts.suspects+p.counts.stuck, suspectAfter, p.pool.MaxQuarantined)
+		return 0, ReasonHalted, fmt.Sprintf("%s quarantined, lost or not Ready for more than %s (maxQuarantined %d)",
+			hostCount(p.counts.suspects+p.counts.stuck), suspectAfter, p.pool.MaxQuarantined)
 	case p.rebuildReason() != "":
 		return 0, "Rebuilding", p.rebuildReason()
 	}
 	if open, at := openFor(p.pool.Windows, p.now, p.estimate()); !open {
 		if at.IsZero() {
-			return 0, "WindowTooShort", fmt.Sprintf("no window is as long as an attempt may take (%s)", p.estimate())
+			return 0, "WindowTooShort", fmt.Sprintf("no window is long enough for an attempt (%s)", p.estimate())
 		}
 		p.wakeAt(at)
-		return 0, "OutsideWindow", "the next window opens " + at.UTC().Format(time.RFC3339)
+		return 0, "OutsideWindow", "the next window opens at " + at.UTC().Format(time.RFC3339)
 	}
 	limit := p.pool.Limit(p.total)
 	n, reason = limit-p.counts.unavailable, "Budget"
-	message = fmt.Sprintf("%d of %d hosts are unavailable, %d may be", p.counts.unavailable, p.total, limit)
+	message = fmt.Sprintf("%d of %d hosts unavailable, maxUnavailable allows %d", p.counts.unavailable, p.total, limit)
 	if free := ledger.MaxSlots - len(p.out.Ledger.Slots); free < n {
 		n, reason, message = free, "Budget", fmt.Sprintf("the ledger holds at most %d slots", ledger.MaxSlots)
 	}
 	if allowed != math.MaxInt {
 		if free := allowed - p.counts.updated - p.counts.inFlight; free < n {
-			n, reason, message = free, "Canary", fmt.Sprintf("step %d allows %d hosts, then soaks", p.rec.Canary.Step+1, allowed)
+			n, reason, message = free, "Canary", fmt.Sprintf("canary step %d allows %s, then soaks", p.rec.Canary.Step+1, hostCount(allowed))
 		}
 	}
 	return n, reason, message
 }
 
-// unsettled says why it isn't known yet what the ledger should hold: it's new
-// or was lost, and a node says that we cordoned it while its agent is silent.
+// rebuildReason returns why the ledger may be incomplete: it is new or was
+// lost, and there may be attempts that aren't adopted yet. "" if it's complete.
 func (p *planner) rebuildReason() string {
 	if p.newPool {
-		return "the first plan under this ledger only takes stock"
+		return "the pool has no ledger record yet; attempts in progress are adopted first"
 	}
 	if p.now.Sub(p.rec.Since) >= adoptFor {
 		return ""
@@ -231,20 +240,21 @@ func (p *planner) rebuildReason() string {
 		m := &p.in.Members[i]
 		if _, ok := p.out.Ledger.Slots[m.Node.UID]; !ok && m.Node.Unschedulable && m.Node.CordonedBy != "" && m.Agent.Facts == nil {
 			p.wakeAt(p.rec.Since.Add(adoptFor))
-			return m.Node.Name + " says that we cordoned it, and its agent can't be asked"
+			return "node " + m.Node.Name + " is cordoned by an unknown attempt and its agent is unreachable"
 		}
 	}
 	return ""
 }
 
-// quorumFor says why the control plane can't do without the node now.
+// quorumBlocker returns why the control plane can't lose the node now; "" if it
+// can.
 func (p *planner) quorumBlocker(m *Member) (reason, message string) {
 	if !m.Node.ControlPlane && !p.pool.ControlPlane {
 		return "", ""
 	}
 	for _, s := range p.out.Ledger.Slots {
 		if s.ControlPlane {
-			return "OneAtATime", "control-plane node " + s.Node + " is in flight; they go one at a time"
+			return "OneAtATime", "control-plane node " + s.Node + " is in flight; control-plane nodes are updated one at a time"
 		}
 	}
 	if ok, why := p.in.Quorum.Allows(m.Node.Name); !ok {
@@ -253,8 +263,8 @@ func (p *planner) quorumBlocker(m *Member) (reason, message string) {
 	return "", ""
 }
 
-// order sorts candidates: nodes that carry the reconciler last, then as the
-// strategy says (by zone, then oldest first, if it says nothing), then by name.
+// sortCandidates sorts the node that runs the reconciler last, then by
+// strategy.orderBy (by default zone, then oldest first), then by name.
 func (p *planner) sortCandidates(c []*Member) {
 	keys := p.pool.OrderBy
 	if len(keys) == 0 {
@@ -280,8 +290,8 @@ func (p *planner) sortCandidates(c []*Member) {
 	})
 }
 
-// estimate is how long an attempt may take: the longest of the last good ones
-// and a quarter more, or what the deadlines allow where there are too few.
+// estimate returns how long an attempt may take: a quarter more than the
+// longest recent one, or the sum of its deadlines if fewer than three completed.
 func (p *planner) estimate() time.Duration {
 	worst := p.pool.CommitDeadline
 	if p.drains() {
@@ -294,14 +304,14 @@ func (p *planner) estimate() time.Duration {
 	return worst
 }
 
-// older says whether the target was committed here before something newer.
+// isRollback reports whether the pool committed another image after the target.
 func (p *planner) isRollback() bool {
 	c := p.rec.Committed
 	return p.rec.HasCommitted(p.pool.Target.Digest) && c[len(c)-1].Digest != p.pool.Target.Digest
 }
 
-// belowMark says why the target is too old to roll out; "" if it isn't. What
-// the pool has committed before may be gone back to.
+// belowMark returns why the target is too old to roll out; "" if it isn't. A
+// pool may roll back to any target that it has committed.
 func (p *planner) belowMark() string {
 	mark, ok := p.out.Ledger.Marks[p.pool.Product]
 	if !ok || p.rec.HasCommitted(p.pool.Target.Digest) {
@@ -310,6 +320,6 @@ func (p *planner) belowMark() string {
 	if c, err := nodeos.CompareVersions(p.pool.Target.Version, mark.Version); err != nil || c >= 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s is older than %s, which has completed; only what this pool has committed can be gone back to",
+	return fmt.Sprintf("rollback to %s denied: %s has completed and this pool never committed %[1]s",
 		p.pool.Target.Version, mark.Version)
 }

@@ -11,47 +11,47 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// Input is everything that a plan is made from.
+// Input is the input of Plan.
 type Input struct {
 	Pool Pool
-	// Members are the hosts that the pool selects, and those that hold one of
-	// its slots though it doesn't select them any more. A slot of the pool
-	// without a member is that of a deleted Node: the caller has made sure.
+	// Members are the hosts that the pool selects and those that hold one of
+	// its slots. A slot without a member belongs to a deleted Node; the caller
+	// must have checked this with the API server.
 	Members []Member
 	Ledger  ledger.Document
-	// Epoch is the fence under which the caller leads.
+	// Epoch is that of the caller's fence.
 	Epoch uint64
-	// Pools are the UIDs of the pools that exist, this one among them; nil:
-	// not known. What's remembered of others is forgotten.
+	// Pools are the UIDs of all existing pools, this one included; nil if they
+	// weren't listed. The ledger's records of other pools are dropped.
 	Pools map[string]bool
 	// ClusterNodes is how many nodes the cluster has.
 	ClusterNodes int
 	Quorum       Quorum
 }
 
-// Member is all that's known of one host.
+// Member is the observed state of one host.
 type Member struct {
 	Node Node
-	// Selected says that the pool selects the node now.
+	// Selected reports whether the pool selects the node.
 	Selected bool
 	Agent    Agent
-	// Hold says why a person keeps rollouts away from the host.
+	// Hold is why an operator excluded the host from rollouts; "" if it isn't.
 	Hold string
 	// Nonce is the rerun nonce of the host.
 	Nonce string
-	// Conflict names another pool that selects the node too.
+	// Conflict is the name of another pool that also selects the node.
 	Conflict string
-	// RunsReconciler says that a pod of the reconciler itself runs there.
+	// RunsReconciler reports whether the reconciler's own pod runs on the node.
 	RunsReconciler bool
-	// LastError says why the last step on the host didn't succeed; "" if it did.
+	// LastError is the error of the last step on the host; "" if it succeeded.
 	LastError string
-	// Pods is what a drain has left; only looked at while draining.
+	// Pods are the pods left to drain; observed only until activation.
 	Pods Pods
-	// Health is what the gates say; only looked at while verifying.
+	// Health is the result of the gates; observed only after activation.
 	Health Health
 }
 
-// Node is what the Kubernetes object says.
+// Node is the part of a Kubernetes Node that a plan depends on.
 type Node struct {
 	Name, UID string
 	Created   time.Time
@@ -60,68 +60,71 @@ type Node struct {
 	// ReadySince is when Ready last changed.
 	ReadySince    time.Time
 	Unschedulable bool
-	// CordonedBy is what our annotation says, a slot's Owner; empty: none.
+	// CordonedBy is the value of the cordoned-by annotation: a slot's Owner;
+	// empty if there is none.
 	CordonedBy   string
 	BootID       string
 	ControlPlane bool
 }
 
-// cordonedFor says that the node is cordoned and says it's for that slot.
+// cordonedFor reports whether the slot owns the node's cordon.
 func (n Node) cordonedFor(s ledger.Slot) bool {
 	return n.Unschedulable && n.CordonedBy == s.Owner()
 }
 
-// owner reads the attempt and the epoch out of our annotation.
+// owner parses the attempt and the epoch of the cordoned-by annotation.
 func (n Node) owner() (attempt string, epoch uint64) {
 	return ledger.ParseOwner(n.CordonedBy)
 }
 
-// Agent is what the host's agent says. Facts is nil while it can't be reached.
+// Agent is the report of a host's agent. Facts is nil while the agent is
+// unreachable.
 type Agent struct {
 	Facts *nodeos.HostFacts
-	// Problem says why there are no facts, or why they can't be used:
-	// Unreachable, IdentityMismatch, …
+	// Problem is why there are no facts, or why they can't be used.
 	Problem string
-	// CertificateExpires ends the agent's certificate; zero: not known.
+	// CertificateExpires is when the agent's certificate expires; zero if
+	// unknown.
 	CertificateExpires time.Time
 }
 
-// Pods is what is left on a node that is being drained.
+// Pods are the pods left on a node that is being drained.
 type Pods struct {
 	Observed  bool
 	Remaining int
-	// Blocking says what keeps them, for people.
+	// Blocking is a message that names the blocking pods.
 	Blocking string
 }
 
-// Health is the verdict of the gates.
+// Health is the result of the gates.
 type Health struct {
 	Observed bool
 	OK       bool
-	// Blocking says what isn't level yet, for people.
+	// Blocking is a message that names the gate that fails.
 	Blocking string
 }
 
-// Quorum is what's known of the control plane's voters.
+// Quorum is the observed state of the control plane's voters.
 type Quorum struct {
-	// None asks for no quorum.
+	// None disables the quorum check.
 	None bool
-	// Observed says that the numbers were observed; else no claim is made.
+	// Observed reports whether the counts were read; if not, nothing is claimed.
 	Observed        bool
 	Voters, Healthy int
-	// HealthyOn holds the names of the nodes that carry a healthy voter.
+	// HealthyOn is the set of the nodes, by name, that run a healthy voter.
 	HealthyOn map[string]bool
-	// Problem says why it isn't known, or which API server lags behind.
+	// Problem is why the quorum couldn't be observed.
 	Problem string
 }
 
-// Allows says whether the quorum survives the loss of that node, and if not, why.
+// Allows reports whether the quorum survives the loss of that node, and if not,
+// why.
 func (q Quorum) Allows(node string) (bool, string) {
 	switch {
 	case q.None:
 		return true, ""
 	case !q.Observed:
-		return false, "the quorum isn't known: " + orDefault(q.Problem, "set spec.controlPlane.quorum")
+		return false, "quorum unknown: " + orDefault(q.Problem, "set spec.controlPlane.quorum")
 	case q.Problem != "":
 		return false, q.Problem
 	}
@@ -130,53 +133,54 @@ func (q Quorum) Allows(node string) (bool, string) {
 		left--
 	}
 	if left < need {
-		return false, fmt.Sprintf("%d of %d voters are healthy; without %s %d would be left, %d are needed", q.Healthy, q.Voters, node, left, need)
+		return false, fmt.Sprintf("%d of %d voters healthy; without %s %d would remain, %d required", q.Healthy, q.Voters, node, left, need)
 	}
 	return true, ""
 }
 
-// StepKind is what a step does.
+// StepKind is the kind of a step.
 type StepKind string
 
-// The steps. Each may be done twice without harm.
+// The kinds of steps. All are idempotent.
 const (
-	// StepStage has the agent write the image to its inactive slot.
+	// StepStage orders the agent to write the image to its inactive slot.
 	StepStage StepKind = "Stage"
-	// StepCordon marks the node unschedulable, in the attempt's name.
+	// StepCordon cordons the node, with the attempt as the cordon's owner.
 	StepCordon StepKind = "Cordon"
-	// StepEvict asks the pods that are left to go, once.
+	// StepEvict requests the eviction of the remaining pods once.
 	StepEvict StepKind = "Evict"
-	// StepActivate has the agent boot the staged image, on trial.
+	// StepActivate orders the agent to boot the staged image on trial.
 	StepActivate StepKind = "Activate"
-	// StepCommit has the agent keep what it booted.
+	// StepCommit orders the agent to commit the booted image.
 	StepCommit StepKind = "Commit"
-	// StepRollback has the agent boot what ran before.
+	// StepRollback orders the agent to boot the previous image.
 	StepRollback StepKind = "Rollback"
-	// StepUncordon makes the node schedulable again if the cordon is ours.
+	// StepUncordon uncordons the node if the attempt owns the cordon.
 	StepUncordon StepKind = "Uncordon"
 )
 
-// Step is one thing to do to one host, once the plan's ledger is written.
+// Step is one action on one host, performed after the plan's ledger is written.
 type Step struct {
 	Kind          StepKind
 	Node, NodeUID string
-	// Attempt is the try that the step belongs to, OperationID the run on the
-	// agent that it starts or continues.
+	// Attempt is the attempt that the step belongs to, OperationID the agent's
+	// operation that it starts or continues.
 	Attempt, OperationID string
-	// Slot is the slot under which it's done; zero for StepStage.
+	// Slot is the slot that permits the step. For StepStage it is none of the
+	// ledger's: it only contains the node, the attempt and the target.
 	Slot ledger.Slot
-	// Force deletes pods whatever their budgets say (StepEvict).
+	// Force deletes pods regardless of their disruption budgets (StepEvict).
 	Force bool
-	// Drain says whether the node must be cordoned by us (StepActivate).
+	// Drain requires that the attempt owns the node's cordon (StepActivate).
 	Drain bool
-	// AutoCommit leaves the commit to the host's own checks: the reconciler
-	// itself goes down with it (StepActivate).
+	// AutoCommit makes the agent commit after its own checks, because the
+	// reconciler runs on this node (StepActivate).
 	AutoCommit bool
-	// Rollback marks an order that goes back to an older, committed version.
+	// Rollback marks an order that installs an older, committed version.
 	Rollback bool
 }
 
-// Waiting says why a host that isn't at its target gets no further now.
+// Waiting is why a host that doesn't run the target isn't updated now.
 type Waiting struct {
 	Host    string
 	Reason  string

@@ -5,6 +5,6 @@
 
 package rollout
 
-// raceFactor is how much more time is allowed than the rule says: other tests
-// run beside.
+// raceFactor is the factor by which a duration may exceed its limit, as other
+// tests run in parallel.
 const raceFactor = 5

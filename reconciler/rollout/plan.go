@@ -14,41 +14,43 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// Times that no pool sets.
+// Durations and limits that are the same for all pools.
 const (
-	// adoptFor is how long after the first plan under a ledger cordons of
-	// attempts that only agents know of are taken over: the ledger was lost.
+	// adoptFor is how long after a pool's first plan with a ledger the cordons
+	// of attempts that only agents report are adopted: the ledger may have been
+	// lost.
 	adoptFor = 10 * time.Minute
-	// suspectAfter is how long a node may be away without an attempt of ours
-	// before it counts as quarantined.
+	// suspectAfter is how long a node without a slot may be unready before it
+	// counts as quarantined.
 	suspectAfter = time.Hour
-	// retryBase and retryLimit hold a host back after an aborted attempt.
+	// retryBase and retryLimit bound the delay after an aborted attempt or a
+	// failed staging.
 	retryBase  = time.Minute
 	retryLimit = time.Hour
-	// certificateSlack is what must be left of an agent's certificate at the
-	// estimated end of an attempt.
+	// certificateSlack is how long an agent's certificate must remain valid
+	// after the estimated end of an attempt.
 	certificateSlack = 24 * time.Hour
-	// maxFailureText bounds what is remembered of a failure, in bytes.
+	// maxFailureText bounds a stored failure message, in bytes.
 	maxFailureText = 160
-	// maxWaiting bounds the hosts whose waiting is explained.
+	// maxWaiting bounds Decision.Waiting.
 	maxWaiting = 100
 )
 
-// Decision is what a plan says.
+// Decision is the result of Plan.
 type Decision struct {
-	// Ledger is what must be written before the first step, if Changed.
+	// Ledger must be written before the first step if Changed is set.
 	Ledger  ledger.Document
 	Changed bool
-	// Steps are what to do then; none depends on another.
+	// Steps are independent of one another.
 	Steps []Step
-	// Waiting says why hosts get no further, at most 100 of them.
+	// Waiting are the hosts that wait, and why; at most 100.
 	Waiting []Waiting
 	Status  Status
-	// Next is when the plan changes by time alone; zero: it doesn't.
+	// Next is when the plan changes even if no input does; zero if never.
 	Next time.Time
 }
 
-// planner is one plan in the making.
+// planner holds the state of one call of Plan.
 type planner struct {
 	in           Input
 	pool         *Pool
@@ -57,23 +59,24 @@ type planner struct {
 	out          Decision
 	byUID        map[string]*Member
 	total        int
-	newPool      bool // the ledger doesn't know the pool yet
+	newPool      bool // the ledger has no record of the pool yet
 	halted       string
 	counts       counts
-	stagingHosts []string // hosts that stage now
-	// justFreed are the hosts whose slot was freed in this plan: they're
-	// claimed again in a later one, so that one attempt ends before the next.
+	stagingHosts []string
+	// justFreed are the UIDs of the nodes whose slot this plan frees. A later
+	// plan may claim them again, so that attempts of one host never overlap.
 	justFreed map[string]bool
-	explained map[*Member]bool // whose waiting has its reason already
+	explained map[*Member]bool // members that are in out.Waiting
 }
 
-// counts is what claims and status are decided from, after the slots moved on.
+// counts are the numbers of hosts after the slots were advanced; claims and
+// status are based on them.
 type counts struct {
 	updated, healthy, staged, staging, denied, held, suspects, stuck, unavailable, inFlight int
 }
 
-// Plan decides what the hosts of a pool do now. It's pure: it changes nothing
-// of in, and the same arguments give the same plan.
+// Plan decides the next steps for the hosts of a pool. It is pure: it doesn't
+// modify in, and equal arguments give equal plans.
 func Plan(in Input, now time.Time) Decision {
 	p := &planner{in: in, pool: &in.Pool, now: now.UTC().Round(0), justFreed: map[string]bool{}, explained: map[*Member]bool{}}
 	p.out.Ledger = in.Ledger.Clone()
@@ -91,7 +94,7 @@ func Plan(in Input, now time.Time) Decision {
 	p.adopt()
 	p.halted = p.haltReason()
 	p.advanceSlots()
-	p.adopt() // a slot that was freed may have hidden a trial of another attempt
+	p.adopt() // a freed slot may have hidden a trial of another attempt
 	p.halted = p.haltReason()
 	p.count()
 	p.recordInstalled()
@@ -103,12 +106,12 @@ func Plan(in Input, now time.Time) Decision {
 	return p.out
 }
 
-// forget drops what's remembered of pools that are gone. A slot that one of
-// them left behind, by a finalizer taken off by hand, becomes this pool's if
-// it selects the node.
+// dropPools removes the records of deleted pools. A slot that such a pool left,
+// because its finalizer was removed manually, moves to this pool if this pool
+// selects the node.
 func (p *planner) dropPools() {
 	if !p.in.Pools[p.pool.UID] {
-		return // not known, or known wrongly
+		return // the pools weren't listed, or the list is outdated
 	}
 	held := map[string]bool{}
 	for uid, s := range p.out.Ledger.Slots {
@@ -127,7 +130,7 @@ func (p *planner) dropPools() {
 	}
 }
 
-// remember takes what the ledger knows of the pool.
+// loadPool loads the pool's record from the ledger, or creates it.
 func (p *planner) loadPool() {
 	rec, ok := p.out.Ledger.Pools[p.pool.UID]
 	if !ok {
@@ -140,8 +143,8 @@ func (p *planner) loadPool() {
 		p.out.Changed = true
 	}
 	if target := p.pool.Target.Digest; rec.Target != target {
-		// A pool that goes back and forth tries a target anew each time: hosts
-		// take the same operation for the same run and do it only once.
+		// A pool that returns to an earlier target starts a new round: agents
+		// run an operation ID only once.
 		if rec.Target == "" {
 			rec.Round = p.pool.Generation
 		} else {
@@ -154,9 +157,8 @@ func (p *planner) loadPool() {
 	p.rec = rec
 }
 
-// resume acts once on a new value of the resume annotation: the failures of
-// the hosts it names, or of all, are accepted. What failed on a host stays
-// denied there.
+// resume handles each value of the resume annotation once: it clears the
+// failures of the named hosts, or of all. Denials of single hosts are kept.
 func (p *planner) resume() {
 	if p.pool.Resume == p.rec.Resumed {
 		return
@@ -179,8 +181,8 @@ func (p *planner) resume() {
 	})
 }
 
-// advanceSlots moves each slot of the pool as far as the facts allow, and
-// collects what's to be done in the state it then has.
+// advanceSlots advances each slot of the pool as far as the facts allow, and
+// adds the steps of its new state.
 func (p *planner) advanceSlots() {
 	for _, uid := range slices.Sorted(maps.Keys(p.out.Ledger.Slots)) {
 		s := p.out.Ledger.Slots[uid]
@@ -217,13 +219,13 @@ func (p *planner) advanceSlot(uid string, s ledger.Slot, v view) {
 	p.out.Steps = append(p.out.Steps, v.act(next)...)
 }
 
-// failed denies the target on the host and counts the failure.
+// recordFailure denies the target on the host and records the failure.
 func (p *planner) recordFailure(m *Member, s ledger.Slot) {
 	bootID, why := "", s.Message
 	if f := m.Agent.Facts; f != nil {
 		bootID = f.BootID
 		if last, bad := failedOperation(f, activateID(s)); bad && last.Message != "" {
-			why = last.Message // the host knows best
+			why = last.Message // more exact than the slot's message
 		}
 	}
 	p.rec.Deny(s.Target.Digest, ledger.DeniedHost{
@@ -232,10 +234,10 @@ func (p *planner) recordFailure(m *Member, s ledger.Slot) {
 	}, max(2, p.pool.FailureThreshold))
 }
 
-// freed remembers what an attempt leaves behind.
+// recordFreed records the result of an attempt whose slot is freed.
 func (p *planner) recordFreed(m *Member, s ledger.Slot, from ledger.State) {
 	p.justFreed[m.Node.UID] = true
-	if s.Reason != ReasonAdopted { // else a forged cordon would be ours for ever
+	if s.Reason != ReasonAdopted { // otherwise a forged cordon would be adopted repeatedly
 		p.rec.AddReleased(m.Node.UID, s.Owner(), adoptFor, p.now)
 	}
 	switch from {
@@ -259,8 +261,8 @@ func (p *planner) view(m *Member, s ledger.Slot) view {
 	return v
 }
 
-// drains says whether nodes are cordoned and emptied: in a cluster of one node
-// there's nowhere to go.
+// drains reports whether nodes are cordoned and drained. By default a
+// single-node cluster isn't: its pods can't run elsewhere.
 func (p *planner) drains() bool {
 	switch p.pool.Drain {
 	case DrainNone:
@@ -272,7 +274,8 @@ func (p *planner) drains() bool {
 	}
 }
 
-// stops says why an attempt that hasn't been activated is taken back.
+// abortReason returns why an attempt that isn't activated yet is aborted; "" if
+// it isn't.
 func (p *planner) abortReason(m *Member, s ledger.Slot) (reason, message string) {
 	switch {
 	case p.pool.Deleting:
@@ -282,11 +285,11 @@ func (p *planner) abortReason(m *Member, s ledger.Slot) (reason, message string)
 	case m.Hold != "":
 		return ReasonHeld, m.Hold
 	case !m.Selected:
-		return ReasonLeftPool, "the NodeOS doesn't select the node any more"
+		return ReasonLeftPool, "the NodeOS no longer selects the node"
 	case m.Conflict != "":
-		return ReasonConflict, "NodeOS " + m.Conflict + " selects the node too"
+		return ReasonConflict, conflictMessage(m)
 	case s.Target.Digest != p.pool.Target.Digest:
-		return ReasonTargetChanged, "the pool wants " + p.pool.Target.Version + " now"
+		return ReasonTargetChanged, "the target is now " + p.pool.Target.Version
 	case p.pool.Unverified != "":
 		return orDefault(p.pool.UnverifiedReason, "Unsigned"), p.pool.Unverified
 	case p.halted != "":
@@ -295,7 +298,7 @@ func (p *planner) abortReason(m *Member, s ledger.Slot) (reason, message string)
 	return "", ""
 }
 
-// count looks at every member once, after the slots have moved on.
+// count computes p.counts after the slots were advanced.
 func (p *planner) count() {
 	for i := range p.in.Members {
 		m := &p.in.Members[i]
@@ -316,9 +319,9 @@ func (p *planner) count() {
 	}
 }
 
-// found records as committed a verified target that every host of the pool was
-// running already when it was declared: hosts are installed with their first
-// system, and without a record of it nobody could go back there.
+// recordInstalled records a verified target as committed if all hosts already
+// run it, healthy. Hosts are installed with their first version; without this
+// record a rollback to it would be denied.
 func (p *planner) recordInstalled() {
 	if p.total == 0 || p.counts.healthy < p.total || p.pool.Unverified != "" ||
 		p.rec.HasCommitted(p.pool.Target.Digest) || p.belowMark() != "" {
@@ -349,21 +352,21 @@ func (p *planner) countSelected(m *Member, inFlight, away bool) {
 	}
 }
 
-// updated says whether the host runs the target for good.
+// updated reports whether the host runs the target and has committed it.
 func (p *planner) updated(m *Member) bool {
 	f := m.Agent.Facts
 	return f != nil && f.Booted.Digest == p.pool.Target.Digest && (f.Booted.Confirmed || f.Trial == nil)
 }
 
-// onTrial says whether the host runs something that may go back by itself.
+// onTrial reports whether the host has a trial that may roll back automatically.
 func onTrial(m *Member) bool { return m.Agent.Facts != nil && m.Agent.Facts.Trial != nil }
 
-// deniedOn says why the target must not be tried on the host; "" if it may.
+// deniedOn returns why the target is denied on the host; "" if it isn't.
 func (p *planner) deniedOn(m *Member) string {
 	digest := p.pool.Target.Digest
 	if f := m.Agent.Facts; f != nil {
 		if i := slices.IndexFunc(f.Denied, func(d nodeos.Denial) bool { return d.Digest == digest }); i >= 0 {
-			return "the host itself denies the image: " + f.Denied[i].Why
+			return "the host denies the image: " + f.Denied[i].Why
 		}
 	}
 	d, ok := p.rec.Denial(digest)
@@ -378,14 +381,14 @@ func (p *planner) deniedOn(m *Member) string {
 	return ""
 }
 
-// wake notes when time alone changes the plan.
+// wakeAt sets Decision.Next if at is earlier.
 func (p *planner) wakeAt(at time.Time) {
 	if at.After(p.now) && (p.out.Next.IsZero() || at.Before(p.out.Next)) {
 		p.out.Next = at
 	}
 }
 
-// wait notes why a host gets no further.
+// addWait records why a host waits; the first reason of a host is kept.
 func (p *planner) addWait(m *Member, reason, message string) {
 	if len(p.out.Waiting) < maxWaiting && !p.explained[m] {
 		p.explained[m] = true

@@ -19,9 +19,9 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// TestScenarios runs the scripts of testdata: what a pool, its hosts and its
-// ledger are, and what the plan does with them. Rewrite the expected parts by
-// go test ./reconciler/rollout -run TestScenarios -rewrite, and read the diff.
+// TestScenarios runs the scripts of testdata: they set up a pool, its hosts and
+// its ledger, and print the plan. Update the expected output with
+// go test ./reconciler/rollout -run TestScenarios -rewrite, then read the diff.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -34,7 +34,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// scenario is a pool under a script.
+// scenario is the state of one script.
 type scenario struct {
 	in  Input
 	now time.Time
@@ -79,7 +79,7 @@ func (s *scenario) command(t *testing.T, d *datadriven.TestData) string {
 	case "mark":
 		s.in.Pool.Product = "os"
 		s.in.Ledger.Marks = map[string]ledger.Mark{"os": {Image: ledger.Image{Version: d.CmdArgs[0].Key}}}
-	case "lead":
+	case "new-leader":
 		s.in.Epoch++
 		s.in.Ledger.Fence.Epoch = s.in.Epoch
 	case "lose-ledger":
@@ -92,7 +92,7 @@ func (s *scenario) command(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
-// pool sets what's named; everything else stays.
+// pool sets the named fields of the pool.
 func (s *scenario) pool(t *testing.T, d *datadriven.TestData) {
 	t.Helper()
 	p := &s.in.Pool
@@ -166,7 +166,8 @@ func number(t *testing.T, d *datadriven.TestData, v string) int {
 	return n
 }
 
-// host makes a host that runs 1.0.0, or changes one: only what's named.
+// host adds a host that runs 1.0.0 if there is none of that name, and sets its
+// named fields.
 func (s *scenario) host(t *testing.T, d *datadriven.TestData) {
 	t.Helper()
 	name := d.CmdArgs[0].Key
@@ -210,7 +211,7 @@ func (s *scenario) set(t *testing.T, d *datadriven.TestData, m *Member, key, v s
 		}
 	case "hold":
 		m.Hold = v
-	case "refused":
+	case "last-error":
 		m.LastError = v
 	case "nonce":
 		m.Nonce = v
@@ -218,7 +219,7 @@ func (s *scenario) set(t *testing.T, d *datadriven.TestData, m *Member, key, v s
 		m.Conflict = v
 	case "selected":
 		m.Selected = v == "true"
-	case "carries":
+	case "reconciler":
 		m.RunsReconciler = true
 	case "expires":
 		in, err := time.ParseDuration(v)
@@ -231,7 +232,7 @@ func (s *scenario) set(t *testing.T, d *datadriven.TestData, m *Member, key, v s
 	}
 }
 
-// attempt is the pool's, in the round that the ledger says.
+// attempt returns the pool's attempt in the ledger's round.
 func (s *scenario) attempt(nonce string) string {
 	pool := s.in.Pool
 	pool.Round = s.in.Ledger.Pools[pool.UID].Round
@@ -243,15 +244,15 @@ func (s *scenario) setNode(m *Member, key, v string) bool {
 	switch key {
 	case "ready":
 		n.Ready, n.ReadySince = v == "true", s.now
-	case "cordon": // by: ours, foreign, none
+	case "cordon": // lockstep, external or none
 		n.Unschedulable, n.CordonedBy = v != "none", ""
-		if v == "ours" {
+		if v == "lockstep" {
 			n.CordonedBy = ledger.Slot{Attempt: s.attempt(m.Nonce), Epoch: s.in.Epoch}.Owner()
 			if slot, ok := s.in.Ledger.Slots[n.UID]; ok {
 				n.CordonedBy = slot.Owner()
 			}
 		}
-	case "late-cordon": // in the name of a slot that was freed
+	case "late-cordon": // owned by a freed slot
 		n.Unschedulable = true
 		if r := s.in.Ledger.Pools["pool"].Released; len(r) > 0 {
 			n.CordonedBy = r[len(r)-1].Owner
@@ -291,23 +292,23 @@ func (s *scenario) setAgent(m *Member, key, v string) bool {
 		f.Last = &nodeos.OperationStatus{ID: attempt + "-stage-" + v + "-00000000", Attempt: attempt, State: nodeos.OperationFailed, Ended: s.now, Message: "no space left"}
 	case "staging":
 		f.Operation = &nodeos.OperationStatus{ID: "x", Sequence: nodeos.SequenceStageUpgrade, State: nodeos.OperationRunning}
-	case "trial": // version: the host has booted it and waits for the word
+	case "trial": // version: booted, not committed yet
 		m.Agent = Agent{Facts: f}
 		f.Booted = nodeos.Booted{Slot: "B", Version: v, Digest: digests[v]}
 		f.Trial = &nodeos.Trial{OperationID: attempt + "-activate", BootID: "b2", Image: nodeos.Image{Version: v, Ref: nodeos.ImageRef{Repository: "registry.example.com/os", Digest: digests[v]}}, From: nodeos.Booted{Digest: digests["1.0.0"]}}
 		f.Operation, f.Last = &nodeos.OperationStatus{ID: attempt + "-activate", Attempt: attempt, Sequence: nodeos.SequenceUpgrade, State: nodeos.OperationOnTrial}, nil
 		f.BootID, m.Node.BootID, m.Node.Ready = "b2", "b2", true
-	case "runs": // version: for good
+	case "runs": // version: booted and committed
 		m.Agent = Agent{Facts: f}
 		setBooted(m, v)
 		f.Trial, f.Operation = nil, nil
-	case "fellback":
+	case "fell-back":
 		m.Agent = Agent{Facts: f}
 		setBooted(m, "1.0.0")
 		f.Trial, f.Operation = nil, nil
 		f.BootID, m.Node.BootID, m.Node.Ready = "b3", "b3", true
 		f.Denied = append(f.Denied, nodeos.Denial{Digest: s.in.Pool.Target.Digest, Why: "3 failed boots"})
-	case "trusted":
+	case "denials-lifted":
 		f.Denied = nil
 	case "boot":
 		f.BootID = v
@@ -317,7 +318,7 @@ func (s *scenario) setAgent(m *Member, key, v string) bool {
 	return true
 }
 
-// plan plans, keeps the ledger, and says what the plan is.
+// plan makes a plan, keeps its ledger and prints it.
 func (s *scenario) plan(d *datadriven.TestData) string {
 	out := Plan(s.in, s.now)
 	s.in.Ledger = out.Ledger
@@ -336,7 +337,7 @@ func (s *scenario) plan(d *datadriven.TestData) string {
 			b.WriteString(" by force")
 		}
 		if step.AutoCommit {
-			b.WriteString(" and let it commit by itself")
+			b.WriteString(" with auto-commit")
 		}
 		if step.Rollback {
 			b.WriteString(" as a rollback")

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// The defaults of kinds.md, for objects that no API server has defaulted.
+// The defaults of the CRD, for objects that didn't pass the API server.
 const (
 	defaultDrain    = 15 * time.Minute
 	defaultGates    = 15 * time.Minute
@@ -27,42 +27,42 @@ const (
 	defaultParallel = 10
 )
 
-// DrainMode says whether pods are asked to leave.
+// DrainMode is how a node is drained before activation.
 type DrainMode string
 
 // The drain modes.
 const (
-	// DrainAuto evicts, but in a cluster of one node pods stay.
+	// DrainAuto is DrainNone in a single-node cluster, else DrainEvict.
 	DrainAuto DrainMode = ""
 	// DrainEvict cordons the node and evicts its pods.
 	DrainEvict DrainMode = "Evict"
-	// DrainNone leaves the pods and the node schedulable.
+	// DrainNone neither cordons the node nor evicts its pods.
 	DrainNone DrainMode = "None"
 )
 
-// OnDeadline says what follows when a drain isn't done in time.
+// OnDeadline is the action when a drain exceeds its timeout.
 type OnDeadline string
 
-// What follows.
+// The actions.
 const (
-	// DeadlineAbort uncordons and tries again later.
+	// DeadlineAbort uncordons the node and retries later.
 	DeadlineAbort OnDeadline = "Abort"
-	// DeadlineQuarantine leaves the node cordoned for a person.
+	// DeadlineQuarantine leaves the node cordoned until an operator acts.
 	DeadlineQuarantine OnDeadline = "Quarantine"
-	// DeadlineForce deletes what is left.
+	// DeadlineForce deletes the remaining pods.
 	DeadlineForce OnDeadline = "Force"
 )
 
-// Pool is a NodeOS as the plan uses it: parsed, with its defaults.
+// Pool is a parsed NodeOS with its defaults.
 type Pool struct {
 	UID, Name  string
 	Generation int64
-	// Target is what every host should run, Ref where it is, Product what it
-	// must turn out to be.
+	// Target is the image that every host should run, Ref its location and
+	// Product the product that it must contain.
 	Target  ledger.Image
 	Ref     nodeos.ImageRef
 	Product string
-	// StageOnly stages everywhere and boots nothing.
+	// StageOnly stages the image on all hosts and activates it on none.
 	StageOnly bool
 
 	MaxUnavailable     intstr.IntOrString
@@ -71,7 +71,8 @@ type Pool struct {
 	MaxParallelStaging int
 	FailureThreshold   int
 	MaxQuarantined     int
-	// ControlPlane allows one at a time in the cluster and asks for a quorum.
+	// ControlPlane allows one host at a time in the cluster and requires a
+	// quorum.
 	ControlPlane bool
 
 	Drain          DrainMode
@@ -84,28 +85,28 @@ type Pool struct {
 	BootDeadline   time.Duration
 	CommitDeadline time.Duration
 
-	// Suspended starts nothing new; Paused (who, when, why) also takes back
-	// what hasn't been activated; Deleting likewise.
+	// Suspended claims no hosts. Paused (who, when, why) and Deleting also abort
+	// attempts that aren't activated yet.
 	Suspended bool
 	Paused    string
 	Deleting  bool
 	// Resume is the value of the resume annotation.
 	Resume string
-	// Round tells the tries of a target apart that the pool came back to; Plan
-	// takes it from the ledger.
+	// Round distinguishes attempts of a target that the pool returned to; Plan
+	// sets it from the ledger.
 	Round int64
-	// Unverified says why the OS image isn't trusted; empty: it was verified.
+	// Unverified is why the OS image isn't trusted; empty if it was verified.
 	Unverified, UnverifiedReason string
 }
 
-// CanaryStep is a number of hosts that must be updated and have soaked before
-// more are claimed, counted from the start.
+// CanaryStep is a number of hosts, counted from the start of the rollout, that
+// must be updated and healthy for the soak time before more are claimed.
 type CanaryStep struct {
 	Hosts intstr.IntOrString
 	Soak  time.Duration
 }
 
-// SpecError says what in a NodeOS can't be rolled out.
+// SpecError is an invalid field of a NodeOS.
 type SpecError struct{ Field, Problem string }
 
 // Error implements error.
@@ -114,8 +115,8 @@ func (e *SpecError) Error() string { return fmt.Sprintf("spec.%s: %s", e.Field, 
 // Reason is the condition reason.
 func (e *SpecError) Reason() string { return "InvalidSpec" }
 
-// PoolOf reads a NodeOS. The caller adds what isn't in the object: whether the
-// image is verified, and its product. Errors are of type *SpecError.
+// PoolOf converts a NodeOS. The caller sets Product, Unverified and
+// UnverifiedReason. Errors are of type *SpecError.
 func PoolOf(n *v1alpha1.NodeOS) (Pool, error) {
 	ref, err := nodeos.ParseImageRef(n.Spec.OS.Image)
 	if err != nil {
@@ -171,10 +172,10 @@ func (p Pool) check(sequence string) error {
 	switch {
 	case sequence != "" && sequence != "upgrade" && sequence != "stageUpgrade":
 		return &SpecError{Field: "sequence", Problem: fmt.Sprintf(
-			"%q isn't rolled out: a plain reboot needs a certificate of an operator; use upgrade or stageUpgrade", sequence)}
+			"%q is not supported: a reboot requires an operator certificate; use upgrade or stageUpgrade", sequence)}
 	case p.CommitDeadline <= p.GateTimeout+p.Soak:
 		return &SpecError{Field: "commitDeadline", Problem: fmt.Sprintf(
-			"%s, must be longer than gates.timeout + gates.soak = %s, else hosts go back while they are verified",
+			"%s must exceed gates.timeout + gates.soak (%s), otherwise hosts roll back during verification",
 			p.CommitDeadline, p.GateTimeout+p.Soak)}
 	}
 	if _, err := scaled(p.MaxUnavailable, 100, roundDown); err != nil {
@@ -183,10 +184,10 @@ func (p Pool) check(sequence string) error {
 	return nil
 }
 
-// Attempt identifies one try of the pool's target: the same for all its hosts;
-// another one after each rerun of the host, each change of what goes into an
-// order, and each time that the pool comes back to the target. Changes of the pool that only say when and how many don't make
-// another try.
+// Attempt returns the ID of the pool's attempt of its target, the same for all
+// hosts. It changes with the host's rerun nonce, with the content of the
+// orders, and when the pool returns to the target; it doesn't change with
+// fields that only decide when and how many hosts are updated.
 func (p Pool) Attempt(nonce string) string {
 	action := "upgrade"
 	if p.StageOnly {
@@ -199,10 +200,10 @@ func (p Pool) Attempt(nonce string) string {
 	return attemptPrefix + hex.EncodeToString(h[:8])
 }
 
-// attemptPrefix starts the attempts of rollouts; others' don't look like it.
+// attemptPrefix is the prefix of the attempt IDs of rollouts.
 const attemptPrefix = "lockstep-"
 
-// Limit is how many hosts of a pool of total may be unavailable at once.
+// Limit returns how many of total hosts may be unavailable at once.
 func (p Pool) Limit(total int) int {
 	n, err := scaled(p.MaxUnavailable, total, roundDown)
 	if err != nil {
@@ -221,8 +222,8 @@ const (
 	roundUp   rounding = true
 )
 
-// scaled resolves a number or a percentage of total. A percentage above zero
-// is at least one host; zero is zero.
+// scaled resolves a number or a percentage of total. A percentage above zero is
+// at least 1.
 func scaled(v intstr.IntOrString, total int, r rounding) (int, error) {
 	if v.Type == intstr.Int {
 		if v.IntVal < 0 {
@@ -233,7 +234,7 @@ func scaled(v intstr.IntOrString, total int, r rounding) (int, error) {
 	digits, ok := strings.CutSuffix(v.StrVal, "%")
 	percent, err := strconv.Atoi(digits)
 	if !ok || err != nil || percent < 0 || percent > 100 {
-		return 0, fmt.Errorf("%q is neither a number nor a percentage from 0%% to 100%%", v.StrVal)
+		return 0, fmt.Errorf("%q is neither a number nor a percentage between 0%% and 100%%", v.StrVal)
 	}
 	n := percent * total / 100
 	if r == roundUp {

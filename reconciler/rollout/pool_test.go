@@ -43,14 +43,14 @@ func TestInvalidPoolsAreRejected(t *testing.T) {
 	}{
 		"an image by tag": {func(n *v1alpha1.NodeOS) { n.Spec.OS.Image = "registry.example.com/os:2.0.0" }, "os.image"},
 		"a plain reboot":  {func(n *v1alpha1.NodeOS) { n.Spec.Sequence = "reboot" }, "sequence"},
-		"a window of no zone": {func(n *v1alpha1.NodeOS) {
+		"an unknown time zone": {func(n *v1alpha1.NodeOS) {
 			n.Spec.Windows = []v1alpha1.Window{{Cron: "0 1 * * *", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Mars/Base"}}
 		}, "windows[0]"},
-		"a canary of no number": {func(n *v1alpha1.NodeOS) {
+		"an invalid canary": {func(n *v1alpha1.NodeOS) {
 			n.Spec.Strategy.Canary = []v1alpha1.CanaryStep{{Hosts: intstr.FromString("some")}}
 		}, "strategy.canary[0].hosts"},
-		"a negative limit":            {func(n *v1alpha1.NodeOS) { v := intstr.FromInt32(-1); n.Spec.Strategy.MaxUnavailable = &v }, "strategy.maxUnavailable"},
-		"a deadline within the gates": {func(n *v1alpha1.NodeOS) { n.Spec.Gates.Soak.Duration = time.Hour }, "commitDeadline"},
+		"a negative limit":                   {func(n *v1alpha1.NodeOS) { v := intstr.FromInt32(-1); n.Spec.Strategy.MaxUnavailable = &v }, "strategy.maxUnavailable"},
+		"a commit deadline within the gates": {func(n *v1alpha1.NodeOS) { n.Spec.Gates.Soak.Duration = time.Hour }, "commitDeadline"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,17 +99,18 @@ func TestAttemptChangesOnlyWithTheOrder(t *testing.T) {
 	same.Generation, same.MaxUnavailable, same.Suspended = 9, intstr.FromInt32(3), true
 	other.CommitDeadline = time.Hour
 	if base.Attempt("") != same.Attempt("") {
-		t.Error("another maxUnavailable makes another attempt")
+		t.Error("a different maxUnavailable makes a new attempt")
 	}
 	if base.Attempt("") == other.Attempt("") || base.Attempt("") == base.Attempt("again") {
-		t.Error("another commit deadline, or a rerun, makes no other attempt")
+		t.Error("a different commit deadline or a rerun makes no new attempt")
 	}
 	if id := stageID(base.Attempt(""), 1000, &nodeos.HostFacts{}); len(id) > 63 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		t.Errorf("%q is no operation id for an agent", id)
+		t.Errorf("%q is not a valid operation ID", id)
 	}
 }
 
-// TestPermitChecksCurrentFacts holds that the last look before a step decides.
+// TestPermitChecksCurrentFacts checks that a step is denied if the facts changed
+// since the plan.
 func TestPermitChecksCurrentFacts(t *testing.T) {
 	t.Parallel()
 	slot := ledger.Slot{Attempt: "lockstep-1", Epoch: 1, Target: ledger.Image{Digest: digests["2.0.0"]}, PrevBootID: "b1", TrialBootID: "b2"}
@@ -124,24 +125,24 @@ func TestPermitChecksCurrentFacts(t *testing.T) {
 		change func(*Step, *Node, *nodeos.HostFacts)
 		want   string
 	}{
-		"as planned":                 {func(*Step, *Node, *nodeos.HostFacts) {}, ""},
-		"another node of the name":   {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.UID = "v" }, "another one"},
-		"uncordoned":                 {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.Unschedulable = false }, "isn't cordoned"},
-		"cordoned by someone else":   {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.CordonedBy = "" }, "isn't cordoned"},
-		"cordoned by an older claim": {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.CordonedBy = "lockstep-1.0" }, "isn't cordoned"},
-		"rebooted since":             {func(_ *Step, _ *Node, f *nodeos.HostFacts) { f.BootID = "b9" }, "is in boot b9"},
-		"another machine's agent":    {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.BootID = "b9" }, "not the same machine"},
-		"not staged any more":        {func(_ *Step, _ *Node, f *nodeos.HostFacts) { f.Slots[1].State = nodeos.SlotBad }, "has not verified"},
-		"commit of what the gates saw": {func(s *Step, _ *Node, f *nodeos.HostFacts) {
+		"as planned":                   {func(*Step, *Node, *nodeos.HostFacts) {}, ""},
+		"a recreated node":             {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.UID = "v" }, "was recreated"},
+		"uncordoned":                   {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.Unschedulable = false }, "no longer cordoned"},
+		"cordoned externally":          {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.CordonedBy = "" }, "no longer cordoned"},
+		"cordoned by an earlier claim": {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.CordonedBy = "lockstep-1.0" }, "no longer cordoned"},
+		"rebooted since":               {func(_ *Step, _ *Node, f *nodeos.HostFacts) { f.BootID = "b9" }, "is in boot b9"},
+		"another machine's agent":      {func(_ *Step, n *Node, _ *nodeos.HostFacts) { n.BootID = "b9" }, "not the same machine"},
+		"no longer staged":             {func(_ *Step, _ *Node, f *nodeos.HostFacts) { f.Slots[1].State = nodeos.SlotBad }, "has not verified"},
+		"commit of the checked boot": {func(s *Step, _ *Node, f *nodeos.HostFacts) {
 			s.Kind, f.BootID, f.Booted.Digest = StepCommit, "b2", digests["2.0.0"]
 		}, ""},
 		"commit of another boot": {func(s *Step, _ *Node, f *nodeos.HostFacts) {
 			s.Kind, f.BootID, f.Booted.Digest = StepCommit, "b3", digests["2.0.0"]
-		}, "the gates saw"},
-		"commit of another system":      {func(s *Step, _ *Node, f *nodeos.HostFacts) { s.Kind, f.BootID = StepCommit, "b2" }, "the gates saw"},
-		"rollback of what's committed":  {func(s *Step, _ *Node, f *nodeos.HostFacts) { s.Kind, f.Booted.Digest = StepRollback, digests["2.0.0"] }, "has committed"},
-		"eviction without our cordon":   {func(s *Step, n *Node, _ *nodeos.HostFacts) { s.Kind, n.Unschedulable = StepEvict, false }, "isn't cordoned"},
-		"eviction under our own cordon": {func(s *Step, _ *Node, _ *nodeos.HostFacts) { s.Kind = StepEvict }, ""},
+		}, "the gates checked"},
+		"commit of another image":       {func(s *Step, _ *Node, f *nodeos.HostFacts) { s.Kind, f.BootID = StepCommit, "b2" }, "the gates checked"},
+		"rollback of a committed image": {func(s *Step, _ *Node, f *nodeos.HostFacts) { s.Kind, f.Booted.Digest = StepRollback, digests["2.0.0"] }, "has committed"},
+		"eviction without the cordon":   {func(s *Step, n *Node, _ *nodeos.HostFacts) { s.Kind, n.Unschedulable = StepEvict, false }, "no longer cordoned"},
+		"eviction with the cordon":      {func(s *Step, _ *Node, _ *nodeos.HostFacts) { s.Kind = StepEvict }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -155,6 +156,6 @@ func TestPermitChecksCurrentFacts(t *testing.T) {
 	}
 	s, n, _ := ready()
 	if err := Permit(s, n, nil); err == nil {
-		t.Error("an agent that can't be asked is activated")
+		t.Error("a host with an unreachable agent is activated")
 	}
 }

@@ -5,5 +5,6 @@
 
 package rollout
 
-// raceFactor is how much more time the race detector may take.
+// raceFactor is the factor by which a duration may exceed its limit with the
+// race detector.
 const raceFactor = 20

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// stage has hosts fetch and write the image, everywhere in parallel under the
-// pool's cap: that disrupts nothing, and so needs neither slot nor window.
+// stage orders hosts to fetch and write the image, in parallel up to the pool's
+// limit. Staging disrupts nothing, so it needs neither a slot nor a window.
 func (p *planner) stage() {
 	if p.pool.Suspended || p.halted != "" {
 		return
@@ -58,7 +58,7 @@ func (p *planner) addStaging(m *Member) {
 	}
 }
 
-// unstageable says why the host must not even fetch the image.
+// stageBlocker returns why the host must not stage the image; "" if it may.
 func (p *planner) stageBlocker(m *Member) (reason, message string) {
 	switch {
 	case p.pool.Deleting:
@@ -68,7 +68,7 @@ func (p *planner) stageBlocker(m *Member) (reason, message string) {
 	case m.Hold != "":
 		return ReasonHeld, m.Hold
 	case m.Conflict != "":
-		return ReasonConflict, "NodeOS " + m.Conflict + " selects the node too"
+		return ReasonConflict, conflictMessage(m)
 	case p.pool.Unverified != "":
 		return orDefault(p.pool.UnverifiedReason, "Unsigned"), p.pool.Unverified
 	case m.Agent.Facts == nil:
@@ -85,25 +85,28 @@ func (p *planner) stageBlocker(m *Member) (reason, message string) {
 	return "", ""
 }
 
-// stagedFor says whether the host has the image in its inactive slot and knows
-// the attempt: should the ledger be lost, the agent's word for the attempt is
-// what proves that a cordon is ours.
+// conflictMessage returns why the member's pool conflict blocks it.
+func conflictMessage(m *Member) string { return "NodeOS " + m.Conflict + " also selects the node" }
+
+// stagedFor reports whether the host has staged the image for the current
+// attempt. If the ledger is lost, the attempt in the agent's report proves that
+// Lockstep owns the node's cordon.
 func (p *planner) stagedFor(m *Member) bool {
 	return hasStaged(m.Agent.Facts, p.pool.Target.Digest) && hasAttempt(m.Agent.Facts, p.pool.Attempt(m.Nonce))
 }
 
-// stageStep starts the staging of a host: again under another operation id
-// when the last one failed, later each time.
+// stageStep returns the step that stages the image. A failed staging is retried
+// with backoff and a new operation ID.
 func (p *planner) stageStep(m *Member) (Step, bool) {
 	attempt := p.pool.Attempt(m.Nonce)
 	try := 1
 	if last := m.Agent.Facts.Last; last != nil && last.State != nodeos.OperationSucceeded {
 		if failed, ok := stageTry(attempt, last.ID); ok {
-			at := last.Ended.Add(min(retryBase<<min(failed-1, 10), retryLimit))
-			// The host's clock may be wrong: never wait longer than the limit.
+			at := last.Ended.Add(ledger.RetryDelay(failed, retryBase, retryLimit))
+			// Ended is the host's time: a wrong clock must not exceed the limit.
 			if at.After(p.now) && at.Sub(p.now) <= retryLimit {
 				p.wakeAt(at)
-				p.addWait(m, "StageFailed", fmt.Sprintf("try %d: %s", failed, last.Message))
+				p.addWait(m, "StageFailed", fmt.Sprintf("staging failed (try %d): %s", failed, last.Message))
 				return Step{}, false
 			}
 			try = failed + 1
@@ -116,9 +119,9 @@ func (p *planner) stageStep(m *Member) (Step, bool) {
 	}, true
 }
 
-// stageID names a try of staging. As long as the host does nothing else it's
-// the same, so that a doubled order is one run; after anything else it's
-// another, so that an image that has gone since is written again.
+// stageID returns the operation ID of a try. It changes with the host's boot
+// and last operation: a repeated order is the same operation, and an image
+// that another operation removed is staged again.
 func stageID(attempt string, try int, f *nodeos.HostFacts) string {
 	seen := f.BootID
 	if f.Last != nil {
@@ -127,7 +130,7 @@ func stageID(attempt string, try int, f *nodeos.HostFacts) string {
 	return fmt.Sprintf("%s-stage-%d-%08x", attempt, try, crc32.ChecksumIEEE([]byte(seen)))
 }
 
-// stageTry reads the number of the try out of an operation id.
+// stageTry parses the number of the try of an ID made by stageID.
 func stageTry(attempt, id string) (int, bool) {
 	rest, ok := strings.CutPrefix(id, attempt+"-stage-")
 	if !ok {
@@ -138,14 +141,16 @@ func stageTry(attempt, id string) (int, bool) {
 	return n, err == nil && n > 0
 }
 
-// adopt makes slots for attempts that are under way without one: the ledger
-// was lost or is older than the hosts. A system that an attempt of ours has on
-// trial is taken over at any time: the host is disrupted whatever we think. A
-// cordon in the name of an attempt is taken over only while the ledger is new
-// to the pool, and only if the agent knows the attempt too: a kubelet may
-// write that annotation, and an administrator's cordon isn't ours to undo. Or
-// if the ledger says that this very slot was freed lately: then a leader that
-// was stopped between its write and its cordon has come back.
+// adopt creates slots for attempts in progress that have none, because the
+// ledger was lost or restored.
+//
+//   - A trial that a rollout started is always adopted: the host is disrupted
+//     anyway.
+//   - A cordon owned by an attempt is adopted while the pool's ledger record is
+//     new, if the agent reports the attempt too: a kubelet can forge the
+//     annotation, and external cordons must not be removed.
+//   - A cordon owned by a recently freed slot is adopted: an earlier leader
+//     added it late.
 func (p *planner) adopt() {
 	for i := range p.in.Members {
 		m := &p.in.Members[i]
@@ -196,7 +201,8 @@ func (p *planner) adoptedSlot(m *Member) (ledger.Slot, bool) {
 	return s, true
 }
 
-// knows says whether the agent has run something for the attempt.
+// hasAttempt reports whether the agent's current or last operation belongs to
+// the attempt.
 func hasAttempt(f *nodeos.HostFacts, attempt string) bool {
 	if f == nil {
 		return false

@@ -32,21 +32,21 @@ type Condition struct {
 	Status                metav1.ConditionStatus
 }
 
-// Status is what a plan has to show for the pool.
+// Status is the part of a NodeOS status that a plan computes.
 type Status struct {
 	Counts    v1alpha1.HostCounts
 	InFlight  []v1alpha1.HostInFlight
 	Denied    []v1alpha1.DeniedDigest
 	Committed *v1alpha1.OSImage
-	// EstimatedEnd is in whole minutes; zero: it can't be told.
+	// EstimatedEnd is in whole minutes; zero if it can't be estimated.
 	EstimatedEnd time.Time
 	Conditions   []Condition
 	// States are the states of the members that hold a slot, by host name.
 	States map[string]v1alpha1.HostRollout
 }
 
-// Apply writes the status into the object. A condition's time changes only
-// with its status.
+// Apply sets the status of the object. A condition's transition time changes
+// only with its status.
 func (s Status) Apply(n *v1alpha1.NodeOS, now time.Time) {
 	st := &n.Status
 	st.ObservedGeneration = n.Generation
@@ -63,7 +63,7 @@ func (s Status) Apply(n *v1alpha1.NodeOS, now time.Time) {
 	}
 }
 
-// status folds the plan into what people see.
+// status summarizes the plan.
 func (p *planner) status() Status {
 	c := p.counts
 	s := Status{
@@ -111,7 +111,7 @@ func (p *planner) inFlight() []v1alpha1.HostInFlight {
 	return out[:min(len(out), maxInFlight)]
 }
 
-// blockingOf says what a host in flight waits for.
+// blockingOf returns what a host in flight waits for.
 func blockingOf(m *Member, s ledger.Slot) string {
 	switch s.State {
 	case ledger.Draining, ledger.Drained:
@@ -143,7 +143,7 @@ func (p *planner) states() map[string]v1alpha1.HostRollout {
 	return out
 }
 
-// deadline is when the slot's state is given up; zero: never.
+// deadline is when the slot's state times out; zero if never.
 func (p *planner) deadline(s ledger.Slot) time.Time {
 	switch s.State {
 	case ledger.Claimed, ledger.Draining:
@@ -177,8 +177,8 @@ func (p *planner) denied() []v1alpha1.DeniedDigest {
 	return out[max(0, len(out)-maxDenied):]
 }
 
-// estimatedEnd tells when the rollout is over if all goes as it went so far;
-// in whole minutes. Where nothing moves or windows break it up it can't.
+// estimatedEnd estimates when the rollout completes, from the durations of past
+// attempts; zero if the rollout doesn't progress or a window interrupts it.
 func (p *planner) estimatedEnd() time.Time {
 	left := p.total - p.counts.updated - p.counts.denied - p.counts.held
 	limit := p.pool.Limit(p.total)
@@ -208,7 +208,7 @@ func (p *planner) estimatedEnd() time.Time {
 func (p *planner) conditions() []Condition {
 	ready := p.ready()
 	reconciling := Condition{Type: v1alpha1.ConditionReconciling, Status: metav1.ConditionFalse, Reason: ready.Reason, Message: ready.Message}
-	stalled := Condition{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionFalse, Reason: "Progressing", Message: "nothing needs a person"}
+	stalled := Condition{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionFalse, Reason: "Progressing", Message: "no action required"}
 	if ready.Status != metav1.ConditionTrue {
 		if reason, message := p.stallReason(); reason != "" && p.counts.inFlight == p.counts.stuck {
 			stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, reason, message
@@ -219,13 +219,13 @@ func (p *planner) conditions() []Condition {
 		}
 	}
 	out := []Condition{ready, reconciling, stalled, p.verified()}
-	paused := Condition{Type: v1alpha1.ConditionPaused, Status: metav1.ConditionFalse, Reason: "Running", Message: "no brake is set"}
+	paused := Condition{Type: v1alpha1.ConditionPaused, Status: metav1.ConditionFalse, Reason: "Running", Message: "not paused"}
 	if p.pool.Paused != "" {
 		paused.Status, paused.Reason, paused.Message = metav1.ConditionTrue, ReasonPaused, p.pool.Paused
 	} else if p.pool.Suspended {
 		paused.Status, paused.Reason, paused.Message = metav1.ConditionTrue, "Suspended", "spec.suspend is set"
 	}
-	halted := Condition{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionFalse, Reason: "Running", Message: "no failure holds the pool"}
+	halted := Condition{Type: v1alpha1.ConditionHalted, Status: metav1.ConditionFalse, Reason: "Running", Message: "not halted"}
 	if p.halted != "" {
 		halted.Status, halted.Reason, halted.Message = metav1.ConditionTrue, ReasonHalted, p.halted
 	}
@@ -244,7 +244,7 @@ func (p *planner) verified() Condition {
 	return c
 }
 
-// ready says whether all hosts are where they should be.
+// ready returns the Ready condition.
 func (p *planner) ready() Condition {
 	c := Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "RollingOut"}
 	switch {
@@ -253,7 +253,7 @@ func (p *planner) ready() Condition {
 		c.Message = fmt.Sprintf("%d of %d hosts run %s", p.counts.updated, p.total, p.pool.Target.Version)
 	case p.pool.StageOnly && p.counts.staged+p.counts.updated == p.total:
 		c.Status, c.Reason = metav1.ConditionTrue, "Staged"
-		c.Message = fmt.Sprintf("%d of %d hosts have staged %s", p.counts.staged, p.total, p.pool.Target.Version)
+		c.Message = fmt.Sprintf("%d of %d hosts staged %s", p.counts.staged, p.total, p.pool.Target.Version)
 	default:
 		c.Message = fmt.Sprintf("%d of %d hosts run %s, %d staged, %d in flight", p.counts.updated, p.total, p.pool.Target.Version, p.counts.staged, p.counts.inFlight)
 		if w := p.mainWait(); w.Reason != "" {
@@ -263,8 +263,8 @@ func (p *planner) ready() Condition {
 	return c
 }
 
-// mainWait is the reason for which most hosts wait; the first host has it by
-// name, where several have as many.
+// mainWait returns the first host that waits for the most frequent reason; of
+// equally frequent ones, the first in alphabetical order.
 func (p *planner) mainWait() Waiting {
 	seen := map[string]int{}
 	for _, w := range p.out.Waiting {
@@ -281,8 +281,8 @@ func (p *planner) mainWait() Waiting {
 	return best
 }
 
-// stalls says what needs a person; "" if time or the facts may help by
-// themselves.
+// stallReason returns why the rollout can't progress without an operator; ""
+// if it may progress automatically.
 func (p *planner) stallReason() (reason, message string) {
 	switch {
 	case p.halted != "":
@@ -292,9 +292,9 @@ func (p *planner) stallReason() (reason, message string) {
 	case p.mainWait().Reason == ReasonConflict:
 		return ReasonConflict, p.mainWait().Host + ": " + p.mainWait().Message + "; narrow one of the two selectors"
 	case p.counts.denied > 0 && p.counts.updated+p.counts.denied+p.counts.held == p.total:
-		return ReasonDenied, fmt.Sprintf("%d hosts deny %s; the others run it", p.counts.denied, p.pool.Target.Version)
+		return ReasonDenied, fmt.Sprintf("%s denied on %s; the other hosts run it", p.pool.Target.Version, hostCount(p.counts.denied))
 	case p.counts.inFlight > 0 && p.counts.inFlight == p.counts.stuck:
-		return "Quarantined", fmt.Sprintf("%d hosts are quarantined or lost", p.counts.stuck)
+		return "Quarantined", hostCount(p.counts.stuck) + " quarantined or lost"
 	default:
 		return "", ""
 	}

@@ -4,14 +4,16 @@
 package rollout
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// act returns what is to be done in the slot's state, now that the state is
-// what the ledger will say. It's the same as long as the state is.
+// act returns the steps of the slot's state. They are repeated by each plan
+// until the state changes.
 func (v view) act(s ledger.Slot) []Step {
 	step := func(kind StepKind, id string) []Step {
 		return []Step{{
@@ -53,32 +55,39 @@ func (v view) act(s ledger.Slot) []Step {
 	return nil
 }
 
-// runs says whether the agent is at the operation with that id and hasn't
-// ended it. One on trial isn't running: it waits for the next order.
+// isRunning reports whether the agent's current operation has that ID and isn't
+// done. An operation on trial is done: it waits for the next order.
 func isRunning(f *nodeos.HostFacts, id string) bool {
 	return f.Operation != nil && f.Operation.ID == id && !f.Operation.State.Done()
 }
 
-// undoing says that the agent is on its way back by itself.
+// undoing reports whether the agent is rolling back automatically.
 func undoing(f *nodeos.HostFacts) bool {
 	return f.Operation != nil && f.Operation.State == nodeos.OperationUndoing
 }
 
-// Permit says whether a step may be done now, given the Node as the API server
-// has it and facts that the agent gave in this very step; the plan was made on
-// older ones. The error says what changed; the next plan will see it.
+// Permit checks whether a planned step may still be performed, given the Node
+// read from the API server and the agent's facts read for this step. The error
+// names what changed since the plan.
 func Permit(s Step, n Node, f *nodeos.HostFacts) error {
+	if err := permit(s, n, f); err != nil {
+		return fmt.Errorf("%s %s: %w", strings.ToLower(string(s.Kind)), s.Node, err)
+	}
+	return nil
+}
+
+func permit(s Step, n Node, f *nodeos.HostFacts) error {
 	if n.UID != s.NodeUID {
-		return fmt.Errorf("%s: node %s is another one now (UID %s, was %s)", s.Kind, s.Node, n.UID, s.NodeUID)
+		return fmt.Errorf("the Node was recreated (UID %s, was %s)", n.UID, s.NodeUID)
 	}
 	switch s.Kind {
 	case StepActivate, StepCommit, StepRollback, StepStage:
 		if f == nil {
-			return fmt.Errorf("%s: the agent of %s can't be asked now", s.Kind, s.Node)
+			return errors.New("the agent is unreachable")
 		}
 	case StepEvict:
 		if !n.cordonedFor(s.Slot) {
-			return fmt.Errorf("%s: node %s isn't cordoned by %s any more", s.Kind, s.Node, s.Attempt)
+			return fmt.Errorf("the node is no longer cordoned by %s", s.Attempt)
 		}
 		return nil
 	default:
@@ -89,12 +98,12 @@ func Permit(s Step, n Node, f *nodeos.HostFacts) error {
 		return permitActivate(s, n, f)
 	case StepCommit:
 		if f.Booted.Digest != s.Slot.Target.Digest || f.BootID != s.Slot.TrialBootID {
-			return fmt.Errorf("commit: %s runs %s in boot %s, the gates saw %s in boot %s",
-				s.Node, describe(f.Booted), f.BootID, s.Slot.Target.Digest, s.Slot.TrialBootID)
+			return fmt.Errorf("the host runs %s in boot %s, but the gates checked %s in boot %s",
+				describe(f.Booted), f.BootID, s.Slot.Target.Digest, s.Slot.TrialBootID)
 		}
 	case StepRollback:
 		if f.Booted.Digest == s.Slot.Target.Digest && f.Booted.Confirmed {
-			return fmt.Errorf("rollback: %s has committed %s", s.Node, s.Slot.Target.Digest)
+			return fmt.Errorf("the host has committed %s", s.Slot.Target.Digest)
 		}
 	default:
 	}
@@ -104,14 +113,14 @@ func Permit(s Step, n Node, f *nodeos.HostFacts) error {
 func permitActivate(s Step, n Node, f *nodeos.HostFacts) error {
 	switch {
 	case s.Drain && !n.cordonedFor(s.Slot):
-		return fmt.Errorf("activate: node %s isn't cordoned by %s any more", s.Node, s.Attempt)
+		return fmt.Errorf("the node is no longer cordoned by %s", s.Attempt)
 	case f.BootID != s.Slot.PrevBootID:
-		return fmt.Errorf("activate: %s is in boot %s, was in %s", s.Node, f.BootID, s.Slot.PrevBootID)
+		return fmt.Errorf("the host is in boot %s, was in %s", f.BootID, s.Slot.PrevBootID)
 	case n.Ready && n.BootID != "" && n.BootID != f.BootID:
-		return fmt.Errorf("activate: the agent of %s says boot %s, the Node says %s: not the same machine", s.Node, f.BootID, n.BootID)
+		return fmt.Errorf("the agent reports boot %s, the Node reports %s: not the same machine", f.BootID, n.BootID)
 	}
 	if !hasStaged(f, s.Slot.Target.Digest) {
-		return fmt.Errorf("activate: the agent of %s has not verified %s in its inactive slot", s.Node, s.Slot.Target.Digest)
+		return fmt.Errorf("the agent has not verified %s in its inactive slot", s.Slot.Target.Digest)
 	}
 	return nil
 }

@@ -8,37 +8,38 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // windows have zones, and minimal images have no zoneinfo
+	_ "time/tzdata" // minimal images have no zoneinfo
 
 	"github.com/robfig/cron/v3"
 )
 
-// MaxWindow is the longest window.
+// MaxWindow is the longest duration of a window.
 const MaxWindow = 7 * 24 * time.Hour
 
-// horizon is how far ahead an opening is looked for; a leap day comes within
-// eight years.
+// horizon is how many days ahead openings are searched; there is a leap day
+// within any eight years.
 const horizon = 8*366 + 1
 
-// Window is a recurring span of time: it opens when the wall clock of its zone
-// matches the cron expression and stays open for a duration that really passes.
+// Window is a recurring maintenance window. It opens when the local time of its
+// zone matches the cron expression, and stays open for a duration of elapsed
+// time.
 //
-// On a day when the clock skips the opening time it opens at the end of the
-// gap; when an opening time comes twice it opens at the first.
+// If a daylight-saving change skips the opening time, the window opens at the
+// end of the gap; if the opening time repeats, it opens at the first.
 type Window struct {
 	cron     *cron.SpecSchedule
 	duration time.Duration
 	zone     *time.Location
 }
 
-// ParseWindow reads a window: a cron expression of five fields, how long it
-// stays open (at most MaxWindow), and an IANA zone; an empty one is UTC.
+// ParseWindow parses a window: a cron expression of five fields, its duration
+// (at most MaxWindow) and an IANA time zone; an empty zone is UTC.
 func ParseWindow(expr string, duration time.Duration, zone string) (Window, error) {
 	if duration <= 0 || duration > MaxWindow {
-		return Window{}, fmt.Errorf("duration %s, want more than 0 and at most %s", duration, MaxWindow)
+		return Window{}, fmt.Errorf("duration %s: must be above 0 and at most %s", duration, MaxWindow)
 	}
 	if strings.Contains(expr, "=") || strings.HasPrefix(strings.TrimSpace(expr), "@") {
-		return Window{}, fmt.Errorf("cron %q: want five fields; the zone has a field of its own", expr)
+		return Window{}, fmt.Errorf("cron %q: must have five fields; set timeZone for the zone", expr)
 	}
 	schedule, err := cron.ParseStandard(expr)
 	if err != nil {
@@ -46,10 +47,10 @@ func ParseWindow(expr string, duration time.Duration, zone string) (Window, erro
 	}
 	spec, ok := schedule.(*cron.SpecSchedule)
 	if !ok {
-		return Window{}, fmt.Errorf("cron %q: want five fields", expr)
+		return Window{}, fmt.Errorf("cron %q: must have five fields", expr)
 	}
 	if zone == "Local" {
-		return Window{}, errors.New("time zone Local: name one, such as Europe/Berlin")
+		return Window{}, errors.New("time zone Local: must be an IANA name, such as Europe/Berlin")
 	}
 	loc, err := time.LoadLocation(zone)
 	if err != nil {
@@ -58,7 +59,7 @@ func ParseWindow(expr string, duration time.Duration, zone string) (Window, erro
 	return Window{cron: spec, duration: duration, zone: loc}, nil
 }
 
-// closes returns when the window that is open at now closes; false if none is.
+// closes returns when the window closes; false if it isn't open at now.
 func (w Window) closes(now time.Time) (time.Time, bool) {
 	var end time.Time
 	for day := -int(w.duration/(24*time.Hour)) - 2; day <= 1; day++ {
@@ -109,10 +110,10 @@ func (w Window) openings(now time.Time, offset int, yield func(time.Time) bool) 
 	}
 }
 
-// starBit is how the cron library marks a field that was a star.
+// starBit is the bit that the cron library sets for a field that is "*".
 const starBit = 1 << 63
 
-// matchesDay follows cron: where both day fields are restricted, either will do.
+// matchesDay follows cron: if both day fields are restricted, either matches.
 func (w Window) matchesDay(day time.Time) bool {
 	if w.cron.Month&(1<<uint(day.Month())) == 0 {
 		return false
@@ -125,8 +126,8 @@ func (w Window) matchesDay(day time.Time) bool {
 	return dom || dow
 }
 
-// wall returns the instant at which the zone's clock shows that time of day;
-// the first where there are two, the end of the gap where there is none.
+// instant returns when the zone's local time is that time of day: the first of
+// two such instants, or the end of the gap if there is none.
 func (w Window) instant(day time.Time, hour, minute int) time.Time {
 	utc := time.Date(day.Year(), day.Month(), day.Day(), hour, minute, 0, 0, time.UTC)
 	_, before := utc.Add(-26 * time.Hour).In(w.zone).Zone()
@@ -142,8 +143,8 @@ func (w Window) instant(day time.Time, hour, minute int) time.Time {
 	return start
 }
 
-// openFor says whether one of the windows is open at now for at least need;
-// if not, when one opens next that is long enough (zero: never).
+// openFor reports whether a window is open at now for at least need; if not,
+// it returns when the next window that is long enough opens (zero if never).
 func openFor(windows []Window, now time.Time, need time.Duration) (bool, time.Time) {
 	if len(windows) == 0 {
 		return true, time.Time{}
