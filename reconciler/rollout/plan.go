@@ -352,7 +352,7 @@ func (p *planner) countSelected(m *Member, inFlight, away bool) {
 	}
 }
 
-// updated reports whether the host runs the target and has committed it.
+// updated reports whether the host runs the target, committed or not on trial.
 func (p *planner) updated(m *Member) bool {
 	f := m.Agent.Facts
 	return f != nil && f.Booted.Digest == p.pool.Target.Digest && (f.Booted.Confirmed || f.Trial == nil)

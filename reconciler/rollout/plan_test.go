@@ -379,7 +379,7 @@ func (s *scenario) show(b *strings.Builder, out Decision, what string) {
 	}
 }
 
-// TestPlanFor5000HostsIsFast: five thousand hosts in twenty milliseconds.
+// TestPlanFor5000HostsIsFast allows 20 ms per plan.
 func TestPlanFor5000HostsIsFast(t *testing.T) {
 	t.Parallel()
 	in := largePool()
