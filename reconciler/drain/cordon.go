@@ -18,35 +18,34 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
-// fieldManager names us in managed fields.
+// fieldManager is the field manager of cordons.
 const fieldManager = "lockstep-rollout"
 
-// ErrCordonedExternally says that someone else cordoned the node.
-var ErrCordonedExternally = errors.New("the node is cordoned by someone else")
+// ErrCordonedExternally means that another owner cordoned the node.
+var ErrCordonedExternally = errors.New("the node is cordoned externally")
 
-// ErrGone says that the Node isn't there, or that another one has its name.
+// ErrGone means that the Node was deleted or recreated.
 var ErrGone = errors.New("the node is gone")
 
-// ErrChanged says that the Node changed in between: look again.
+// ErrChanged means that the Node changed since it was read: retry.
 var ErrChanged = errors.New("the node changed since it was read")
 
-// Nodes is what a Cordoner needs of a typed client for Nodes; reads come from
-// the API server.
+// Nodes is the client for Nodes that a Cordoner needs. Reads must be served by
+// the API server, not by a cache.
 type Nodes interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
 }
 
-// Cordoner makes nodes unschedulable and schedulable again. It's safe for
-// concurrent use.
+// Cordoner cordons and uncordons nodes. It is safe for concurrent use.
 type Cordoner struct{ nodes Nodes }
 
 // NewCordoner returns a Cordoner over a client for Nodes.
 func NewCordoner(n Nodes) *Cordoner { return &Cordoner{nodes: n} }
 
-// Cordon makes the node with that name and UID unschedulable in the name of
-// owner. Doing it again changes nothing. A node that someone else cordoned
-// is left alone: ErrCordonedExternally.
+// Cordon cordons the node with that name and UID and records owner. It is
+// idempotent. A node that is cordoned by another owner isn't changed; the error
+// is ErrCordonedExternally.
 func (c *Cordoner) Cordon(ctx context.Context, name, uid, owner string) error {
 	n, err := c.get(ctx, name, uid)
 	if err != nil {
@@ -70,9 +69,9 @@ func (c *Cordoner) Cordon(ctx context.Context, name, uid, owner string) error {
 	return nil
 }
 
-// Uncordon makes the node schedulable again if the cordon carries owner, and
-// takes the mark away. A cordon that carries another mark, or none, is left;
-// so is a node of another UID. Both are no errors: nothing of ours is left.
+// Uncordon uncordons the node and removes the annotation if owner owns the
+// cordon. A node with another owner, without one or with another UID isn't
+// changed; that isn't an error.
 func (c *Cordoner) Uncordon(ctx context.Context, name, uid, owner string) error {
 	n, err := c.get(ctx, name, uid)
 	if errors.Is(err, ErrGone) {
@@ -127,10 +126,11 @@ type op struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// annotationPath is the JSON pointer of our annotation; a slash in it is ~1.
+// annotationPath is the JSON pointer of the cordoned-by annotation; ~1 escapes
+// a slash.
 var annotationPath = "/metadata/annotations/" + strings.ReplaceAll(v1alpha1.AnnotationCordonedBy, "/", "~1") //nolint:gochecknoglobals // a constant
 
-// guards make the patch fail unless the Node is the very one that was read.
+// preconditions make a patch fail if the Node changed since it was read.
 func preconditions(n *corev1.Node) []op {
 	return []op{
 		{"test", "/metadata/uid", string(n.UID)},

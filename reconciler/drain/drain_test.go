@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
-// cluster is a node and a namespace of one test on the real control plane.
+// env is the node and the namespace of one test on the real control plane.
 type env struct {
 	*kubernetes.Clientset
 	node      *corev1.Node
@@ -42,14 +42,14 @@ func newEnv(t *testing.T) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the namespace has its service account", func() bool {
+	waitFor(t, "the service account exists", func() bool {
 		_, err := client.CoreV1().ServiceAccounts(ns.Name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err == nil
 	})
 	return &env{client, node, ns.Name}
 }
 
-// until waits for a condition of the world; there's nothing to watch for it.
+// waitFor polls until ok returns true.
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -59,13 +59,13 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 	for !ok() {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timed out: %s", what)
 		case <-tick.C:
 		}
 	}
 }
 
-// pod makes a Ready pod on the node; owner "" is a pod of nobody.
+// createPod creates a Ready pod on the node; it is unmanaged if owner is "".
 func (c *env) createPod(t *testing.T, name, owner string, labels map[string]string) *corev1.Pod {
 	t.Helper()
 	none := int64(0)
@@ -80,7 +80,7 @@ func (c *env) createPod(t *testing.T, name, owner string, labels map[string]stri
 	if owner != "" {
 		p.OwnerReferences = ownedBy(owner)
 		p.OwnerReferences[0].UID = c.node.UID
-		// The garbage collector knows no such kind and so leaves the pods alone.
+		// The garbage collector ignores owners of an unknown kind.
 		p.OwnerReferences[0].APIVersion = "example.com/v1"
 	}
 	got, err := c.CoreV1().Pods(c.namespace).Create(t.Context(), p, metav1.CreateOptions{})
@@ -105,7 +105,7 @@ func (c *env) createBudget(t *testing.T, name string, selector map[string]string
 	if err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the budget is counted", func() bool {
+	waitFor(t, "the budget is observed", func() bool {
 		b, err := c.PolicyV1().PodDisruptionBudgets(c.namespace).Get(t.Context(), name, metav1.GetOptions{})
 		return err == nil && b.Status.ObservedGeneration == b.Generation && b.Status.CurrentHealthy > 0
 	})
@@ -138,25 +138,25 @@ func TestDrainRespectsAndNamesBudgets(t *testing.T) {
 
 	before, err := e.Inspect(t.Context(), c.request(), now)
 	if err != nil || before.Remaining != 3 || !c.exists(t, "free") {
-		t.Fatalf("inspected %+v, %v: want three that must go, and none touched", before, err)
+		t.Fatalf("inspected %+v, %v: want three pods to evict and none evicted", before, err)
 	}
 	report, err := e.Round(t.Context(), c.request(), now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if report.Evicted != 1 || len(report.Blockers) != 2 || report.Blockers[0].Budget != "api" {
-		t.Fatalf("the round gave %+v", report)
+		t.Fatalf("the round returned %+v", report)
 	}
-	if want := "PodDisruptionBudget " + c.namespace + "/api keeps pod " + c.namespace + "/api-0: "; !strings.HasPrefix(report.Blocking(), want) {
-		t.Errorf("blocking says %q, want it to begin with %q", report.Blocking(), want)
+	if want := "PodDisruptionBudget " + c.namespace + "/api blocks pod " + c.namespace + "/api-0: "; !strings.HasPrefix(report.Blocking(), want) {
+		t.Errorf("blocking is %q, want prefix %q", report.Blocking(), want)
 	}
 	if c.exists(t, "free") || !c.exists(t, "daemon") || !c.exists(t, "api-0") {
-		t.Error("the wrong pods went")
+		t.Error("the wrong pods were evicted")
 	}
 
 	again, err := e.Round(t.Context(), c.request(), now.Add(time.Second))
 	if err != nil || again.Evicted != 0 || again.Remaining != 2 || again.Blockers[0].Budget != "api" {
-		t.Errorf("within the backoff the round gave %+v, %v", again, err)
+		t.Errorf("within the backoff the round returned %+v, %v", again, err)
 	}
 	if err := c.PolicyV1().PodDisruptionBudgets(c.namespace).Delete(t.Context(), "api", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestAPodInTwoBudgetsIsABlocker(t *testing.T) {
 	c.createBudget(t, "two", labels, 1)
 	report, err := NewEvictor(Config{Client: c}).Round(t.Context(), c.request(), noon())
 	if err != nil || len(report.Blockers) != 1 || !strings.Contains(report.Blocking(), "more than one PodDisruptionBudget") {
-		t.Errorf("the round gave %+v, %v", report, err)
+		t.Errorf("the round returned %+v, %v", report, err)
 	}
 }
 
@@ -187,13 +187,13 @@ func TestAnUnmanagedPodBlocksTheDrain(t *testing.T) {
 	c.createPod(t, "alone", "", nil)
 	e := NewEvictor(Config{Client: c})
 	report, err := e.Round(t.Context(), c.request(), noon())
-	if err != nil || report.Remaining != 1 || !strings.Contains(report.Blocking(), c.namespace+"/alone: no controller") {
-		t.Fatalf("the round gave %+v, %v", report, err)
+	if err != nil || report.Remaining != 1 || !strings.Contains(report.Blocking(), c.namespace+"/alone: no controller recreates") {
+		t.Fatalf("the round returned %+v, %v", report, err)
 	}
 	forced := c.request()
 	forced.Policy.Force = true
 	if report, err = e.Round(t.Context(), forced, noon()); err != nil || report.Evicted != 1 {
-		t.Errorf("by force the round gave %+v, %v", report, err)
+		t.Errorf("with force the round returned %+v, %v", report, err)
 	}
 }
 
@@ -207,11 +207,11 @@ func TestOnlyDeleteBypassesABudget(t *testing.T) {
 	req := c.request()
 	req.Policy.Force = true
 	if report, err := e.Round(t.Context(), req, noon()); err != nil || report.Evicted != 0 || !c.exists(t, "api") {
-		t.Fatalf("force alone gave %+v, %v", report, err)
+		t.Fatalf("force returned %+v, %v", report, err)
 	}
 	req.Delete = true
 	if report, err := e.Round(t.Context(), req, noon()); err != nil || report.Deleted != 1 {
-		t.Fatalf("deletion gave %+v, %v", report, err)
+		t.Fatalf("deletion returned %+v, %v", report, err)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestARecreatedPodIsNotEvicted(t *testing.T) {
 	c.createPod(t, "api", "Set", nil)
 	blocker, err := NewEvictor(Config{Client: c}).evictPod(t.Context(), old, c.request(), noon())
 	if blocker != nil || err != nil || !c.exists(t, "api") {
-		t.Errorf("evicting the old pod gave %v, %v; the new one exists=%v", blocker, err, c.exists(t, "api"))
+		t.Errorf("evicting the old pod returned %v, %v; the new one exists=%v", blocker, err, c.exists(t, "api"))
 	}
 }
 
@@ -236,7 +236,7 @@ func TestDrainStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := NewEvictor(Config{Client: c}).Round(ctx, c.request(), noon()); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want the context's", err)
+		t.Errorf("error %v, want context.Canceled", err)
 	}
 }
 
@@ -251,7 +251,7 @@ func (c *env) getNode(t *testing.T) *corev1.Node {
 
 func (c *env) updateNode(t *testing.T, f func(*corev1.Node)) {
 	t.Helper()
-	waitFor(t, "the node is changed", func() bool {
+	waitFor(t, "the node is updated", func() bool {
 		n := c.getNode(t)
 		f(n)
 		_, err := c.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{})
@@ -264,7 +264,7 @@ func TestCordonRecordsItsOwner(t *testing.T) {
 	c := newEnv(t)
 	ctx, cordoner := t.Context(), NewCordoner(c.CoreV1().Nodes())
 	name, uid := c.node.Name, string(c.node.UID)
-	for range 2 { // twice is once
+	for range 2 { // idempotent
 		if err := cordoner.Cordon(ctx, name, uid, "a.1"); err != nil {
 			t.Fatal(err)
 		}
@@ -273,10 +273,10 @@ func TestCordonRecordsItsOwner(t *testing.T) {
 		t.Fatalf("the node is %+v %v", n.Spec, n.Annotations)
 	}
 	if err := cordoner.Cordon(ctx, name, uid, "b.1"); !errors.Is(err, ErrCordonedExternally) {
-		t.Errorf("another attempt's cordon gave %v", err)
+		t.Errorf("another attempt's cordon returned %v", err)
 	}
 	if err := cordoner.Uncordon(ctx, name, uid, "b.1"); err != nil || !c.getNode(t).Spec.Unschedulable {
-		t.Errorf("another attempt's uncordon gave %v and unschedulable=%v", err, c.getNode(t).Spec.Unschedulable)
+		t.Errorf("another attempt's uncordon returned %v and unschedulable=%v", err, c.getNode(t).Spec.Unschedulable)
 	}
 	for range 2 {
 		if err := cordoner.Uncordon(ctx, name, uid, "a.1"); err != nil {
@@ -295,10 +295,10 @@ func TestAnExternalCordonIsNeverChanged(t *testing.T) {
 	name, uid := c.node.Name, string(c.node.UID)
 	c.updateNode(t, func(n *corev1.Node) { n.Spec.Unschedulable = true })
 	if err := cordoner.Cordon(ctx, name, uid, "a.1"); !errors.Is(err, ErrCordonedExternally) {
-		t.Errorf("cordon gave %v, want ErrForeignCordon", err)
+		t.Errorf("cordon returned %v, want ErrCordonedExternally", err)
 	}
 	if err := cordoner.Uncordon(ctx, name, uid, "a.1"); err != nil || !c.getNode(t).Spec.Unschedulable {
-		t.Errorf("uncordon gave %v, and the node is schedulable", err)
+		t.Errorf("uncordon returned %v; the node must stay unschedulable", err)
 	}
 }
 
@@ -307,17 +307,17 @@ func TestARecreatedNodeIsNotCordoned(t *testing.T) {
 	c := newEnv(t)
 	ctx, cordoner := t.Context(), NewCordoner(c.CoreV1().Nodes())
 	if err := cordoner.Cordon(ctx, c.node.Name, "another-uid", "a.1"); !errors.Is(err, ErrGone) {
-		t.Errorf("cordon gave %v, want ErrGone", err)
+		t.Errorf("cordon returned %v, want ErrGone", err)
 	}
 	if err := cordoner.Uncordon(ctx, c.node.Name, "another-uid", "a.1"); err != nil {
-		t.Errorf("uncordon gave %v", err)
+		t.Errorf("uncordon returned %v", err)
 	}
 	if c.getNode(t).Spec.Unschedulable {
-		t.Error("another node was cordoned")
+		t.Error("the recreated node was cordoned")
 	}
 }
 
-// TestACordonOfAChangedNodeFails holds that what was read is what is patched.
+// TestACordonOfAChangedNodeFails checks the preconditions of the patch.
 func TestACordonOfAChangedNodeFails(t *testing.T) {
 	t.Parallel()
 	c := newEnv(t)

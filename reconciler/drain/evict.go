@@ -29,27 +29,27 @@ const (
 	workers = 8
 	// podPage is how many pods a list request returns.
 	podPage = 500
-	// maxPods is how many pods of one node are looked at.
+	// maxPods is the maximum number of pods on one node.
 	maxPods = 5000
-	// backoffBase and backoffLimit space the tries on one pod.
+	// backoffBase and backoffLimit bound the delay between evictions of one pod.
 	backoffBase  = 2 * time.Second
 	backoffLimit = 30 * time.Second
-	// maxBackoffs bounds the pods whose backoff is remembered.
+	// maxBackoffs bounds the pods whose backoff is stored.
 	maxBackoffs = 20000
-	// maxNamed is how many blocking pods a text names.
+	// maxNamed is how many blocking pods a message names.
 	maxNamed = 3
 )
 
-// Config makes an Evictor.
+// Config configures an Evictor.
 type Config struct {
 	// Client lists pods and posts evictions.
 	Client kubernetes.Interface
-	// Jitter returns a number in [0, 1); nil: none.
+	// Jitter returns a number in [0, 1) to lengthen backoffs; nil disables it.
 	Jitter func() float64
 }
 
-// Evictor has the pods of nodes leave. It's safe for concurrent use; all it
-// remembers is when a pod may be tried again.
+// Evictor evicts the pods of nodes. It is safe for concurrent use. It keeps only
+// the backoff of each pod whose eviction failed.
 type Evictor struct {
 	client kubernetes.Interface
 	jitter func() float64
@@ -58,11 +58,11 @@ type Evictor struct {
 	backoffs map[string]backoff // by pod UID
 }
 
-// try is what's remembered of a pod that didn't go.
+// backoff is the state of a pod whose eviction failed.
 type backoff struct {
 	count int
 	next  time.Time
-	why   string
+	cause refusal
 }
 
 // NewEvictor returns an Evictor.
@@ -74,33 +74,35 @@ func NewEvictor(c Config) *Evictor {
 	return e
 }
 
-// Blocker is a pod that hasn't gone, and why.
+// Blocker is a pod that blocks the drain, and why.
 type Blocker struct {
 	Namespace, Name string
-	// Budget is the PodDisruptionBudget that forbids the eviction; empty: none.
+	// Budget is the PodDisruptionBudget that blocks the eviction, if any.
 	Budget string
 	Reason string
 }
 
-// String names the pod and what keeps it.
+// String returns a message that names the pod, its budget and the reason.
 func (b Blocker) String() string {
 	if b.Budget != "" {
-		return sanitize.Line(fmt.Sprintf("PodDisruptionBudget %s/%s keeps pod %s/%s: %s", b.Namespace, b.Budget, b.Namespace, b.Name, b.Reason))
+		return sanitize.Line(fmt.Sprintf("PodDisruptionBudget %s/%s blocks pod %s/%s: %s", b.Namespace, b.Budget, b.Namespace, b.Name, b.Reason))
 	}
 	return sanitize.Line(fmt.Sprintf("pod %s/%s: %s", b.Namespace, b.Name, b.Reason))
 }
 
-// Report is what a look at a node, or a round of evictions, found.
+// Report is the result of Inspect or Round.
 type Report struct {
-	// Remaining pods must still go.
+	// Remaining is the number of pods still to be removed.
 	Remaining int
-	// Evicted were asked to go in this round, Deleted were deleted by force.
+	// Evicted and Deleted are the numbers of pods evicted and deleted by this
+	// round.
 	Evicted, Deleted int
-	// Blockers keep the drain from its end, those with a budget first.
+	// Blockers are the blocking pods, those with a budget first.
 	Blockers []Blocker
 }
 
-// Blocking says in a line what keeps the drain; empty: nothing but time.
+// Blocking returns a message that names up to three blocking pods; empty if
+// none blocks.
 func (r Report) Blocking() string {
 	if len(r.Blockers) == 0 {
 		return ""
@@ -115,24 +117,24 @@ func (r Report) Blocking() string {
 	return strings.Join(parts, "; ")
 }
 
-// Request is one look or round.
+// Request is the input of Inspect and Round.
 type Request struct {
 	Node        string
 	KubeletDead bool
 	Policy      Policy
-	// Delete removes pods whatever their budgets say: the drain's deadline is
-	// over and its policy is to force it.
+	// Delete deletes pods regardless of their budgets, as a forced drain does
+	// after its deadline.
 	Delete bool
 }
 
-// Inspect says what is left on the node, and evicts nothing.
+// Inspect reports the pods left on the node and evicts none.
 func (e *Evictor) Inspect(ctx context.Context, r Request, now time.Time) (Report, error) {
 	report, _, err := e.inspect(ctx, r, now)
 	return report, err
 }
 
-// Round asks every pod that must go, and whose backoff is over, to go once. It
-// doesn't wait for them: call it again until Remaining is zero.
+// Round requests the eviction of each remaining pod that isn't in backoff. It
+// doesn't wait for the pods: call it again until Remaining is 0.
 func (e *Evictor) Round(ctx context.Context, r Request, now time.Time) (Report, error) {
 	report, due, err := e.inspect(ctx, r, now)
 	if err != nil || len(due) == 0 {
@@ -167,7 +169,7 @@ feed:
 	return report, ctx.Err()
 }
 
-// add counts the outcome of one pod.
+// add adds the result of one pod.
 func (r *Report) add(b *Blocker, err error, deleted bool) {
 	switch {
 	case b != nil:
@@ -194,7 +196,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// look lists the node's pods and sorts out which are due.
+// inspect lists the node's pods and returns those that are due for eviction.
 func (e *Evictor) inspect(ctx context.Context, r Request, now time.Time) (Report, []*corev1.Pod, error) {
 	pods, err := e.list(ctx, r.Node)
 	if err != nil {
@@ -219,7 +221,7 @@ func (e *Evictor) inspect(ctx context.Context, r Request, now time.Time) (Report
 			e.clearBackoff(string(pod.UID))
 		case Evict:
 			if t, wait := e.inBackoff(string(pod.UID), now); wait && !r.Delete {
-				report.Blockers = append(report.Blockers, blockerOf(pod, t.why))
+				report.Blockers = append(report.Blockers, blockerOf(pod, t.cause))
 			} else {
 				due = append(due, pod)
 			}
@@ -239,7 +241,7 @@ func (e *Evictor) list(ctx context.Context, node string) ([]corev1.Pod, error) {
 			return nil, fmt.Errorf("drain %s: list its pods: %w", node, err)
 		}
 		if out = append(out, page.Items...); len(out) > maxPods {
-			return nil, fmt.Errorf("drain %s: more than %d pods are on it", node, maxPods)
+			return nil, fmt.Errorf("drain %s: the node has more than %d pods", node, maxPods)
 		}
 		if page.Continue == "" {
 			return out, nil
@@ -248,7 +250,8 @@ func (e *Evictor) list(ctx context.Context, node string) ([]corev1.Pod, error) {
 	}
 }
 
-// one asks one pod to go. A nil blocker and a nil error mean that it will.
+// evictPod evicts or deletes one pod. A nil blocker and a nil error mean that
+// the request was accepted or the pod is gone.
 func (e *Evictor) evictPod(ctx context.Context, pod *corev1.Pod, r Request, now time.Time) (*Blocker, error) {
 	uid := string(pod.UID)
 	opts := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}
@@ -268,56 +271,56 @@ func (e *Evictor) evictPod(ctx context.Context, pod *corev1.Pod, r Request, now 
 		e.clearBackoff(uid)
 		return nil, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		// Gone, or another pod has the name: nothing of this one is left.
+		// The pod was deleted or recreated.
 		e.clearBackoff(uid)
 		return nil, nil
 	}
-	why, after := explain(err)
-	e.backOff(uid, why, after, now)
-	b := blockerOf(pod, why)
+	cause := explain(err)
+	e.backOff(uid, cause, now)
+	b := blockerOf(pod, cause)
 	return &b, err
 }
 
-func blockerOf(pod *corev1.Pod, why string) Blocker {
-	b := Blocker{Namespace: pod.Namespace, Name: pod.Name, Reason: orDefault(why, "not asked yet")}
-	if rest, ok := strings.CutPrefix(why, budgetMark); ok {
-		b.Budget, b.Reason, _ = strings.Cut(rest, ": ")
-	}
-	return b
+func blockerOf(pod *corev1.Pod, r refusal) Blocker {
+	return Blocker{Namespace: pod.Namespace, Name: pod.Name, Budget: r.budget, Reason: cmp.Or(r.reason, "eviction failed")}
 }
 
-// budgetMark starts the explanation of a refusal by a budget; the budget's
-// name and a colon follow.
-const budgetMark = "budget "
+// refusal is why an eviction failed.
+type refusal struct {
+	// budget is the PodDisruptionBudget that blocks the eviction, if any.
+	budget, reason string
+	// after is the minimum delay that the API server requests.
+	after time.Duration
+}
 
-// explain says why an eviction was refused, and how long the API server wants
-// it to be left.
-func explain(err error) (why string, after time.Duration) {
+// explain returns why an eviction failed.
+func explain(err error) refusal {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		return err.Error(), 0
+		return refusal{reason: err.Error()}
 	}
 	s := status.Status()
+	out := refusal{reason: s.Message}
 	if s.Details != nil {
-		after = time.Duration(s.Details.RetryAfterSeconds) * time.Second
+		out.after = time.Duration(s.Details.RetryAfterSeconds) * time.Second
 		for _, c := range s.Details.Causes {
 			if c.Type == policyv1.DisruptionBudgetCause {
-				return budgetMark + budgetName(c.Message) + ": " + c.Message, after
+				out.budget, out.reason = budgetName(c.Message), c.Message
+				return out
 			}
 		}
 	}
 	switch {
 	case apierrors.IsTooManyRequests(err):
-		return "the API server is busy: " + s.Message, after
+		out.reason = "the API server is busy: " + s.Message
 	case apierrors.IsInternalError(err) && strings.Contains(s.Message, "more than one PodDisruptionBudget"):
-		return "more than one PodDisruptionBudget selects it, which no eviction can satisfy; leave one", backoffLimit
-	default:
-		return s.Message, after
+		out.reason, out.after = "more than one PodDisruptionBudget selects the pod, so it can't be evicted; keep only one", backoffLimit
 	}
+	return out
 }
 
-// budgetName reads the budget's name out of the API server's message, "The
-// disruption budget NAME needs …"; it's in no field of its own.
+// budgetName parses the API server's message, "The disruption budget NAME needs
+// …": no field contains the name.
 func budgetName(message string) string {
 	rest, ok := strings.CutPrefix(message, "The disruption budget ")
 	if !ok {
@@ -340,9 +343,9 @@ func (e *Evictor) clearBackoff(uid string) {
 	delete(e.backoffs, uid)
 }
 
-// postpone sets when a pod is tried again: later each time, with jitter, and
-// no earlier than the API server asked for.
-func (e *Evictor) backOff(uid, why string, after time.Duration, now time.Time) {
+// backOff delays the next eviction of a pod: exponentially with jitter, and at
+// least as long as the API server requests.
+func (e *Evictor) backOff(uid string, cause refusal, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.backoffs) >= maxBackoffs {
@@ -351,12 +354,5 @@ func (e *Evictor) backOff(uid, why string, after time.Duration, now time.Time) {
 	t := e.backoffs[uid]
 	wait := min(backoffBase<<min(t.count, 8), backoffLimit)
 	wait += time.Duration(float64(wait) * e.jitter() / 2)
-	e.backoffs[uid] = backoff{count: t.count + 1, next: now.Add(max(wait, after)), why: why}
-}
-
-func orDefault(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
+	e.backoffs[uid] = backoff{count: t.count + 1, next: now.Add(max(wait, cause.after)), cause: cause}
 }

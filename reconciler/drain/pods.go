@@ -10,58 +10,59 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// deadKubeletGrace is how long past its grace period a pod is waited for on a node
-// whose kubelet doesn't answer.
+// deadKubeletGrace is how long after its grace period a terminating pod is
+// waited for on a node whose kubelet doesn't report.
 const deadKubeletGrace = 30 * time.Second
 
-// Verdict says what a drain does with a pod.
+// Verdict is what a drain does with a pod.
 type Verdict string
 
 // The verdicts.
 const (
-	// Ignore leaves the pod: it belongs to the node, or is over.
+	// Ignore leaves the pod: it belongs to the node or has finished.
 	Ignore Verdict = "Ignore"
-	// Evict asks the pod to go.
+	// Evict requests the pod's eviction.
 	Evict Verdict = "Evict"
-	// Terminating waits for a pod that was asked to go.
-	Terminating Verdict = "Leaving"
-	// Block keeps the node from being drained: nothing would make the pod again.
-	Block Verdict = "Blocks"
+	// Terminating waits for a pod that is being deleted.
+	Terminating Verdict = "Terminating"
+	// Block stops the drain: no controller recreates the pod.
+	Block Verdict = "Block"
 )
 
-// Node is what the judgement of a pod needs to know of its node.
+// Node is the state of a node that Classify depends on.
 type Node struct {
-	// KubeletDead says that the kubelet doesn't report (Ready is Unknown).
+	// KubeletDead reports whether the kubelet stopped reporting (Ready is
+	// Unknown).
 	KubeletDead bool
 }
 
-// Policy says how pods are judged.
+// Policy configures a drain.
 type Policy struct {
-	// Force evicts pods that nothing would make again.
+	// Force evicts pods that no controller recreates.
 	Force bool
-	// GracePeriodSeconds overrides that of the pods; negative: their own.
+	// GracePeriodSeconds overrides the pods' grace period unless it's negative.
 	GracePeriodSeconds int64
 }
 
-// Classify says what a drain does with a pod, and why. It's pure.
+// Classify returns what a drain does with a pod, and why. It is pure.
 func Classify(pod *corev1.Pod, node Node, p Policy, now time.Time) (Verdict, string) {
 	owner := metav1.GetControllerOf(pod)
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	switch {
 	case pod.DeletionTimestamp != nil:
-		// The deletion time is when the grace period ends.
+		// The deletion timestamp is the end of the grace period.
 		if node.KubeletDead && now.Sub(pod.DeletionTimestamp.Time) > deadKubeletGrace {
-			return Ignore, "told to go, and the kubelet is dead"
+			return Ignore, "terminating on a dead kubelet"
 		}
-		return Terminating, "told to go"
+		return Terminating, "terminating"
 	case mirror:
 		return Ignore, "static pod"
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
 		return Ignore, "finished"
 	case owner != nil && owner.Kind == "DaemonSet":
-		return Ignore, "of a DaemonSet"
+		return Ignore, "owned by a DaemonSet"
 	case owner == nil && !p.Force:
-		return Block, "no controller would make it again; delete it, or set spec.drain.force"
+		return Block, "no controller recreates it; delete it or set spec.drain.force"
 	default:
 		return Evict, ""
 	}

@@ -21,7 +21,7 @@ func ownedBy(kind string) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "x", UID: "u", Controller: &yes}}
 }
 
-// TestClassify follows the filters of kubectl drain where they agree with ours.
+// TestClassify follows the filters of kubectl drain.
 func TestClassify(t *testing.T) {
 	t.Parallel()
 	gone := metav1.NewTime(noon().Add(-time.Minute))
@@ -31,19 +31,19 @@ func TestClassify(t *testing.T) {
 		policy Policy
 		want   Verdict
 	}{
-		"a ReplicaSet's pod goes":       {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet")}}, want: Evict},
-		"a DaemonSet's pod stays":       {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("DaemonSet")}}, want: Ignore},
-		"a static pod stays":            {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"}}}, want: Ignore},
-		"a finished pod counts as gone": {pod: corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, want: Ignore},
-		"a failed pod counts as gone":   {pod: corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}, want: Ignore},
-		"a pod of nobody blocks":        {want: Block},
-		"a pod of nobody goes by force": {policy: Policy{Force: true}, want: Evict},
+		"a ReplicaSet's pod is evicted":          {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet")}}, want: Evict},
+		"a DaemonSet's pod is ignored":           {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("DaemonSet")}}, want: Ignore},
+		"a static pod is ignored":                {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"}}}, want: Ignore},
+		"a succeeded pod is ignored":             {pod: corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, want: Ignore},
+		"a failed pod is ignored":                {pod: corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}, want: Ignore},
+		"an unmanaged pod blocks":                {want: Block},
+		"an unmanaged pod is evicted with force": {policy: Policy{Force: true}, want: Evict},
 		"an emptyDir doesn't block": {pod: corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet")},
 			Spec:       corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}},
 		}, want: Evict},
-		"a pod on its way is waited for":          {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, want: Terminating},
-		"but not on a node whose kubelet is dead": {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, node: Node{KubeletDead: true}, want: Ignore},
+		"a terminating pod is waited for":                {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, want: Terminating},
+		"a terminating pod on a dead kubelet is ignored": {pod: corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &gone}}, node: Node{KubeletDead: true}, want: Ignore},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -68,23 +68,23 @@ func TestEvictionErrorsAreExplained(t *testing.T) {
 		after  time.Duration
 	}{
 		"a budget is named with its pod": {
-			budget, "PodDisruptionBudget web/api keeps pod web/api-0: The disruption budget api needs 3 healthy pods and has 3 currently", "api", 10 * time.Second,
+			budget, "PodDisruptionBudget web/api blocks pod web/api-0: The disruption budget api needs 3 healthy pods and has 3 currently", "api", 10 * time.Second,
 		},
-		"a busy API server is no budget": {
+		"a busy API server is not a budget": {
 			apierrors.NewTooManyRequests("too many requests", 1), "pod web/api-0: the API server is busy: too many requests", "", time.Second,
 		},
-		"two budgets are told from a broken server": {
-			//nolint:revive // error-strings: the words are the API server's
+		"two budgets are distinguished from an internal error": {
+			//nolint:revive // error-strings: the API server's message
 			apierrors.NewInternalError(errors.New("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")),
-			"pod web/api-0: more than one PodDisruptionBudget selects it, which no eviction can satisfy; leave one", "", backoffLimit,
+			"pod web/api-0: more than one PodDisruptionBudget selects the pod, so it can't be evicted; keep only one", "", backoffLimit,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			why, after := explain(tc.err)
-			b := blockerOf(pod, why)
-			if b.String() != tc.want || b.Budget != tc.budget || after != tc.after {
-				t.Errorf("%q, budget %q, after %s", b, b.Budget, after)
+			cause := explain(tc.err)
+			b := blockerOf(pod, cause)
+			if b.String() != tc.want || b.Budget != tc.budget || cause.after != tc.after {
+				t.Errorf("%q, budget %q, after %s", b, b.Budget, cause.after)
 			}
 		})
 	}
@@ -96,10 +96,10 @@ func TestBackoffGrowsAndIsBounded(t *testing.T) {
 	now := noon()
 	var last time.Duration
 	for range 12 {
-		e.backOff("uid", "why", 0, now)
+		e.backOff("uid", refusal{}, now)
 		tr, wait := e.inBackoff("uid", now)
 		if !wait {
-			t.Fatal("a pod that was just asked is due")
+			t.Fatal("a pod is due immediately after a failed eviction")
 		}
 		next := tr.next.Sub(now)
 		if next < last || next > backoffLimit*3/2 {
@@ -107,14 +107,14 @@ func TestBackoffGrowsAndIsBounded(t *testing.T) {
 		}
 		last = next
 	}
-	e.backOff("uid", "why", 10*time.Minute, now)
+	e.backOff("uid", refusal{after: 10 * time.Minute}, now)
 	if tr, _ := e.inBackoff("uid", now); tr.next.Sub(now) != 10*time.Minute {
-		t.Errorf("the API server's word isn't kept: %s", tr.next.Sub(now))
+		t.Errorf("the API server's delay isn't respected: %s", tr.next.Sub(now))
 	}
 	for i := range maxBackoffs + 10 {
-		e.backOff(string(rune(i))+"x", "why", 0, now)
+		e.backOff(string(rune(i))+"x", refusal{}, now)
 	}
 	if len(e.backoffs) > maxBackoffs {
-		t.Errorf("%d pods are remembered", len(e.backoffs))
+		t.Errorf("%d backoffs are stored", len(e.backoffs))
 	}
 }

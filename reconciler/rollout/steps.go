@@ -55,8 +55,8 @@ func (v view) act(s ledger.Slot) []Step {
 	return nil
 }
 
-// isRunning reports whether the agent's current operation has that ID and isn't
-// done. An operation on trial is done: it waits for the next order.
+// isRunning reports whether the agent's current operation has that ID and hasn't
+// ended. An operation on trial hasn't.
 func isRunning(f *nodeos.HostFacts, id string) bool {
 	return f.Operation != nil && f.Operation.ID == id && !f.Operation.State.Done()
 }
