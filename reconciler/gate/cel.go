@@ -17,16 +17,16 @@ import (
 
 // Limits of the checks of a pool.
 const (
-	// MaxChecks is how many a pool may have.
+	// MaxChecks is the maximum number of checks per pool.
 	MaxChecks = 32
-	// maxExpression is the longest expression, in bytes.
+	// maxExpression is the maximum length of an expression, in bytes.
 	maxExpression = 2048
-	// costLimit bounds one evaluation, in cel-go's units (about one a
-	// comparison or an element passed over).
+	// costLimit bounds one evaluation, in cel-go's units (about 1 per
+	// comparison or iterated element).
 	costLimit = 100_000
 )
 
-// CheckError says which check of a NodeOS can't be used.
+// CheckError is an invalid check of a NodeOS.
 type CheckError struct {
 	Name string
 	Err  error
@@ -41,8 +41,8 @@ func (e *CheckError) Unwrap() error { return e.Err }
 // Reason is the condition reason.
 func (e *CheckError) Reason() string { return "InvalidSpec" }
 
-// Checks are the compiled expressions of a pool. A nil *Checks has none. They
-// may be evaluated concurrently.
+// Checks are the compiled checks of a pool; a nil *Checks has none. It is safe
+// for concurrent use.
 type Checks struct{ programs []program }
 
 type program struct {
@@ -50,8 +50,8 @@ type program struct {
 	program      cel.Program
 }
 
-// Compile compiles the checks of a pool: CEL expressions of type bool over the
-// variable node, a Node as JSON has it. Errors are of type *CheckError.
+// Compile compiles the checks of a pool: CEL expressions of type bool with the
+// variable node, a Node in its JSON form. Invalid checks are a *CheckError.
 func Compile(checks []v1alpha1.GateCheck) (*Checks, error) {
 	if len(checks) == 0 {
 		return nil, nil //nolint:nilnil // a nil *Checks has no checks, as documented
@@ -61,7 +61,7 @@ func Compile(checks []v1alpha1.GateCheck) (*Checks, error) {
 	}
 	env, err := cel.NewEnv(cel.Variable("node", cel.DynType), ext.Strings(), cel.OptionalTypes())
 	if err != nil {
-		return nil, fmt.Errorf("make a CEL environment: %w", err)
+		return nil, fmt.Errorf("create the CEL environment: %w", err)
 	}
 	out := &Checks{}
 	for _, c := range checks {
@@ -83,19 +83,19 @@ func compile(env *cel.Env, source string) (cel.Program, error) {
 		return nil, err
 	}
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
-		return nil, fmt.Errorf("it gives %s, want bool", t)
+		return nil, fmt.Errorf("result type is %s, want bool", t)
 	}
 	return env.Program(ast, cel.CostLimit(costLimit))
 }
 
-// evaluate runs the checks on the node; an error in one is a failure of it.
+// evaluate runs the checks on the node; a check that returns an error fails.
 func (c *Checks) evaluate(node *corev1.Node) Verdict {
 	if c == nil {
 		return Verdict{OK: true}
 	}
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(node)
 	if err != nil {
-		return failed(GateNode, "the Node can't be read: %v", err)
+		return failed(GateNode, "convert the Node: %v", err)
 	}
 	for _, p := range c.programs {
 		ok, err := p.eval(object)
@@ -116,7 +116,7 @@ func (p program) eval(object map[string]any) (bool, error) {
 	}
 	ok, isBool := value.Value().(bool)
 	if !isBool {
-		return false, errors.New("it gives no bool")
+		return false, errors.New("result is not a bool")
 	}
 	return ok, nil
 }

@@ -1,13 +1,11 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gate says whether a host that booted a new system is well enough to
-// keep it.
+// Package gate evaluates whether a host is healthy after it booted a new image.
 //
-// Evaluate is pure: it's given the Node, its pods and what the agent reports,
-// and returns a verdict that names the first thing that isn't level. Whether
-// the verdict has held for long enough is the rollout's to count. All gates
-// fail closed: what isn't known isn't well.
+// Evaluate is pure: its input is the Node, its pods and the agent's report, and
+// its verdict names the first gate that fails. The soak time is counted by
+// package rollout. All gates fail closed: missing information is a failure.
 package gate
 
 import (
@@ -20,7 +18,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Names of the built-in gates, as they stand before a verdict's message.
+// Names of the built-in gates, as Verdict.Gate contains them.
 const (
 	GateAgent  = "agent"
 	GateBooted = "booted"
@@ -30,40 +28,40 @@ const (
 	GatePods   = "pods"
 )
 
-// Input is what the gates look at.
+// Input is the input of the gates.
 type Input struct {
-	// Digest is the OS image that must run.
+	// Digest is that of the expected OS image.
 	Digest string
-	// Facts are the agent's, nil while it can't be reached.
+	// Facts is the agent's report; nil if the agent is unreachable.
 	Facts *nodeos.HostFacts
 	// Node is the Kubernetes object; nil if it can't be read.
 	Node *corev1.Node
-	// Pods are those on the node; PodsKnown says that they could be listed.
+	// Pods are the pods on the node; PodsListed reports whether they were listed.
 	Pods       []corev1.Pod
 	PodsListed bool
-	// Draining says that the node is still cordoned by us, so that no pods
-	// but its own come back before it's released.
+	// Draining reports whether the rollout still cordons the node, so that only
+	// DaemonSet and static pods can run on it.
 	Draining bool
 }
 
-// Verdict says whether all gates hold.
+// Verdict is the result of the gates.
 type Verdict struct {
-	// OK says that they do.
+	// OK reports whether all gates pass.
 	OK bool
-	// Gate is the first that doesn't, Message what it found, for people.
+	// Gate is the name of the first gate that fails, Message the cause.
 	Gate, Message string
 }
 
-// String is the verdict in a line.
+// String returns the verdict in one line.
 func (v Verdict) String() string {
 	if v.OK {
-		return "all gates hold"
+		return "all gates pass"
 	}
 	return v.Gate + ": " + v.Message
 }
 
 // Evaluate runs the built-in gates, then the checks, and returns the first
-// failure.
+// failure. It is safe for concurrent use.
 func Evaluate(in Input, checks *Checks) Verdict {
 	for _, gate := range []func(Input) Verdict{agent, booted, nodeReady, bootID, osVersion, podsReady} {
 		if v := gate(in); !v.OK {
@@ -80,28 +78,28 @@ func failed(gate, format string, args ...any) Verdict {
 	return Verdict{Gate: gate, Message: fmt.Sprintf(format, args...)}
 }
 
-// agent: the host itself must say that it's well.
+// agent: the agent is reachable and its own checks are done.
 func agent(in Input) Verdict {
 	switch {
 	case in.Facts == nil:
-		return failed(GateAgent, "the agent can't be reached")
+		return failed(GateAgent, "the agent is unreachable")
 	case in.Facts.Operation != nil && in.Facts.Operation.State == nodeos.OperationRunning:
-		return failed(GateAgent, "the agent is still at %s: %s", in.Facts.Operation.Sequence, in.Facts.Operation.Phase)
+		return failed(GateAgent, "the agent is still running %s: %s", in.Facts.Operation.Sequence, in.Facts.Operation.Phase)
 	case in.Facts.Operation != nil && in.Facts.Operation.State == nodeos.OperationPaused:
-		return failed(GateAgent, "the agent paused: %s", in.Facts.Operation.Message)
+		return failed(GateAgent, "the agent's operation is paused: %s", in.Facts.Operation.Message)
 	}
 	return Verdict{OK: true}
 }
 
-// booted: what runs is what was wanted, by digest.
+// booted: the booted digest is the expected one.
 func booted(in Input) Verdict {
 	if in.Facts.Booted.Digest != in.Digest {
-		return failed(GateBooted, "%s runs, %s is wanted", in.Facts.Booted.Digest, in.Digest)
+		return failed(GateBooted, "running %s, want %s", in.Facts.Booted.Digest, in.Digest)
 	}
 	return Verdict{OK: true}
 }
 
-// nodeReady: Kubernetes sees the node, Ready and not going away.
+// nodeReady: the Node exists, is Ready and isn't being deleted.
 func nodeReady(in Input) Verdict {
 	if in.Node == nil {
 		return failed(GateNode, "the Node can't be read")
@@ -121,8 +119,8 @@ func nodeReady(in Input) Verdict {
 	return failed(GateNode, "the Node has no Ready condition")
 }
 
-// bootID: agent and kubelet speak of the same boot, so that an old Node status
-// isn't taken for the health of the new system.
+// bootID: the agent and the kubelet report the same boot, so that a Node status
+// from before the reboot doesn't count.
 func bootID(in Input) Verdict {
 	if have := in.Node.Status.NodeInfo.BootID; have != in.Facts.BootID {
 		return failed(GateBootID, "the Node reports boot %s, the agent boot %s", have, in.Facts.BootID)
@@ -130,17 +128,17 @@ func bootID(in Input) Verdict {
 	return Verdict{OK: true}
 }
 
-// osVersion: the kubelet is the one that the image carries.
+// osVersion: the running kubelet is the one that the image contains.
 func osVersion(in Input) Verdict {
 	want := in.Facts.Booted.KubeletVersion
 	if have := in.Node.Status.NodeInfo.KubeletVersion; want != "" && have != want {
-		return failed(GateOS, "kubelet %s runs, the image carries %s", have, want)
+		return failed(GateOS, "running %s, the image contains %s", have, want)
 	}
 	return Verdict{OK: true}
 }
 
-// podsReady: the node's own pods (DaemonSets, static pods, and, where nothing
-// was drained, all) are Ready again.
+// podsReady: the node's DaemonSet and static pods are Ready; if nothing was
+// drained, all its pods.
 func podsReady(in Input) Verdict {
 	if !in.PodsListed {
 		return failed(GatePods, "the node's pods can't be listed")
@@ -156,12 +154,12 @@ func podsReady(in Input) Verdict {
 		}
 	}
 	if waiting > 0 {
-		return failed(GatePods, "%d pods aren't Ready, such as %s", waiting, first)
+		return failed(GatePods, "%d not Ready, for example %s", waiting, first)
 	}
 	return Verdict{OK: true}
 }
 
-// expected says whether the pod must be Ready for the node to be well.
+// mustBeReady reports whether the pod must be Ready for the node to be healthy.
 func mustBeReady(p *corev1.Pod, draining bool) bool {
 	if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return false
