@@ -123,7 +123,7 @@ func nodeReady(in Input) Verdict {
 // from before the reboot doesn't count.
 func bootID(in Input) Verdict {
 	if have := in.Node.Status.NodeInfo.BootID; have != in.Facts.BootID {
-		return failed(GateBootID, "the Node reports boot %s, the agent boot %s", have, in.Facts.BootID)
+		return failed(GateBootID, "the Node reports boot %s, the agent reports boot %s", have, in.Facts.BootID)
 	}
 	return Verdict{OK: true}
 }

@@ -61,8 +61,8 @@ func TestGatesFailClosed(t *testing.T) {
 		"a Node that isn't Ready": {func(in *Input) {
 			in.Node.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped\nposting"}
 		}, "node: Ready is Unknown: Kubelet stopped posting"},
-		"a Node of an earlier boot":             {func(in *Input) { in.Node.Status.NodeInfo.BootID = "b1" }, "bootID: the Node reports boot b1, the agent boot b2"},
-		"a Node that reports no boot":           {func(in *Input) { in.Node.Status.NodeInfo.BootID = "" }, "bootID: the Node reports boot , the agent boot b2"},
+		"a Node of an earlier boot":             {func(in *Input) { in.Node.Status.NodeInfo.BootID = "b1" }, "bootID: the Node reports boot b1, the agent reports boot b2"},
+		"a Node that reports no boot":           {func(in *Input) { in.Node.Status.NodeInfo.BootID = "" }, "bootID: the Node reports boot , the agent reports boot b2"},
 		"another kubelet":                       {func(in *Input) { in.Node.Status.NodeInfo.KubeletVersion = "v1.35.0" }, "kubelet: running v1.35.0, the image contains v1.36.3"},
 		"pods that can't be listed":             {func(in *Input) { in.PodsListed = false }, "pods: the node's pods can't be listed"},
 		"a DaemonSet pod that isn't Ready":      {func(in *Input) { in.Pods[0].Status = corev1.PodStatus{} }, "pods: 1 not Ready, for example kube-system/cni"},

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts keeps a Host object for every Node that a pool selects, says
-// where its agent is reached, and shows what the agent reports.
+// Package hosts manages a Host object for every Node that a pool selects,
+// resolves the addresses of its agent, and reports the agent's state in its
+// status.
 //
-// Plan and Status are pure; Syncer does what they say. The identity of a host
-// is pinned in its Host by whoever enrols it and is never changed here: a Node
-// that comes back under the same name finds its Host, and an agent with
-// another identity isn't even dialled. What a status shows of the OS is the
-// agent's word, for people; no decision is taken from it.
+// Plan and Status are pure; Syncer applies their results. The identity of a host
+// is pinned in its Host at enrolment and never changed here: a recreated Node
+// keeps its Host, and an agent with another identity is rejected. The OS in a
+// status is reported by the agent, for display; no decision depends on it.
 package hosts
 
 import (
@@ -29,30 +29,31 @@ import (
 // Port is where an agent listens unless its Host says otherwise.
 const Port = 50700
 
-// Labels and times of Hosts that this package makes.
+// Labels and limits of Hosts that this package creates.
 const (
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	managedBy      = "lockstep"
-	// removeAfter is how long a Node must be away before its Host is removed: one
-	// that is registered anew keeps its pinned identity.
+	// removeAfter is how long a Node must be missing before its Host is deleted: a
+	// recreated Node keeps the pinned identity.
 	removeAfter = 10 * time.Minute
-	// maxAddresses is how many addresses of a host are tried.
+	// maxAddresses is the maximum number of addresses per host.
 	maxAddresses = 4
 )
 
-// ReasonNodeGone is the reason of Ready while a Host's Node isn't there.
+// ReasonNodeGone is the reason of the condition Ready if a Host has no Node.
 const ReasonNodeGone = "NodeGone"
 
-// Changes is what must be done to the Host objects.
+// Changes are the changes of the Host objects.
 type Changes struct {
-	// Create are the names of Hosts to make.
+	// Create are the names of the Hosts to create.
 	Create []string
-	// Delete are Hosts of ours whose Node is gone for good.
+	// Delete are the Hosts created by Lockstep whose Node has been missing for
+	// ten minutes.
 	Delete []v1alpha1.Host
 }
 
-// Plan compares the Nodes that pools select with the Hosts there are. gone says
-// since when the Node of a Host has been missing, by name. It's pure.
+// Plan compares the selected Nodes with the existing Hosts. missingSince is since
+// when a Host has had no Node, by name. It is pure.
 func Plan(nodes []corev1.Node, pools []labels.Selector, existing []v1alpha1.Host, missingSince map[string]time.Time, now time.Time) Changes {
 	var out Changes
 	have := map[string]bool{}
@@ -80,16 +81,16 @@ func Plan(nodes []corev1.Node, pools []labels.Selector, existing []v1alpha1.Host
 	return out
 }
 
-// newHost returns the Host of a Node.
+// newHost returns a new Host for the Node of that name.
 func newHost(namespace, name string) *v1alpha1.Host {
 	return &v1alpha1.Host{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Labels: map[string]string{labelManagedBy: managedBy},
 	}}
 }
 
-// Addresses returns where the agent of a host is dialled, in order: the Host's
-// own address alone, or else each internal address of the Node, in the Node's
-// order, which is that of the cluster's address families.
+// Addresses returns the addresses of a host's agent, in order of preference: the
+// Host's spec.address if set, else up to four internal IPs of the Node, in the
+// Node's order.
 func Addresses(host *v1alpha1.Host, node *corev1.Node) []string {
 	if host.Spec.Address != "" {
 		return []string{host.Spec.Address}
@@ -106,9 +107,8 @@ func Addresses(host *v1alpha1.Host, node *corev1.Node) []string {
 	return out
 }
 
-// Targets returns whom the fleet keeps a connection to: the hosts with a
-// pinned identity. Two Hosts that pin the same one are both left out: who is
-// who can't be told.
+// Targets returns the agents to connect to: those of the hosts with a pinned
+// identity. Hosts that pin the same identity are excluded: they are ambiguous.
 func Targets(hosts []v1alpha1.Host, nodes []corev1.Node) []fleet.Target {
 	byName := map[string]*corev1.Node{}
 	for i := range nodes {

@@ -49,10 +49,10 @@ func TestPlan(t *testing.T) {
 	gone := map[string]time.Time{"gone": noon().Add(-removeAfter), "just-gone": noon().Add(-time.Minute), "declared": noon().Add(-time.Hour)}
 	got := Plan([]corev1.Node{node("c", workers), node("b", workers), node("a", workers), node("other", nil)}, pools, existing, gone, noon())
 	if diff := cmp.Diff([]string{"a", "c"}, got.Create); diff != "" {
-		t.Errorf("made (-want +got):\n%s", diff)
+		t.Errorf("created (-want +got):\n%s", diff)
 	}
 	if len(got.Delete) != 1 || got.Delete[0].Name != "gone" {
-		t.Errorf("removed %v, want only the one whose Node is gone for good and that we made", got.Delete)
+		t.Errorf("deleted %v, want only the created Host whose Node is missing for long enough", got.Delete)
 	}
 }
 
@@ -68,9 +68,9 @@ func TestAddresses(t *testing.T) {
 		node *corev1.Node
 		want []string
 	}{
-		"the Node's internal ones, in its order": {&plain, &n, []string{"10.0.0.1:50700", "[fd00::1]:50700"}},
-		"the Host's own alone":                   {&own, &n, []string{"agent.example.com:4711"}},
-		"none without a Node":                    {&plain, nil, nil},
+		"the Node's internal IPs, in order": {&plain, &n, []string{"10.0.0.1:50700", "[fd00::1]:50700"}},
+		"only the Host's address":           {&own, &n, []string{"agent.example.com:4711"}},
+		"none without a Node":               {&plain, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +110,7 @@ func TestConditions(t *testing.T) {
 		}, map[string]string{"Ready": "False Unreachable", "AgentReachable": "False Unreachable"}},
 		"another node's agent": {func(_ *v1alpha1.Host, f *Facts) { f.State.Facts.NodeName = "b" }, map[string]string{"Ready": "False NodeNameMismatch", "IdentityMismatch": "True NodeNameMismatch", "Stalled": "True NodeNameMismatch"}},
 		"another boot":         {func(_ *v1alpha1.Host, f *Facts) { f.State.Facts.BootID = "b9" }, map[string]string{"Ready": "False FactMismatch", "IdentityMismatch": "True FactMismatch"}},
-		"another boot while it's down": {func(_ *v1alpha1.Host, f *Facts) {
+		"another boot while the Node is not Ready": {func(_ *v1alpha1.Host, f *Facts) {
 			f.State.Facts.BootID = "b9"
 			down := n
 			down.Status.Conditions = nil
@@ -168,12 +168,12 @@ func TestDue(t *testing.T) {
 		due  bool
 		wait time.Duration
 	}{
-		"nothing new is never written":            {change(func(*fleet.State) {}), time.Hour, false, 0},
-		"a new boot is written at once":           {change(func(s *fleet.State) { s.Facts.BootID = "b2" }), 0, true, 0},
-		"a lost connection is written at once":    {change(func(s *fleet.State) { s.Connected = false }), 0, true, 0},
-		"a message waits for five seconds":        {change(func(s *fleet.State) { s.Facts.Last = &nodeos.OperationStatus{ID: "o", Message: "m"} }), 2 * time.Second, false, 3 * time.Second},
-		"a message is written after five seconds": {change(func(s *fleet.State) { s.Facts.Last = &nodeos.OperationStatus{ID: "o", Message: "m"} }), 5 * time.Second, true, 0},
-		"the last time it was seen waits longer":  {change(func(s *fleet.State) { s.LastSeen = noon().Add(time.Minute) }), time.Minute, false, 4 * time.Minute},
+		"an unchanged status is not written":       {change(func(*fleet.State) {}), time.Hour, false, 0},
+		"a new boot is written immediately":        {change(func(s *fleet.State) { s.Facts.BootID = "b2" }), 0, true, 0},
+		"a lost connection is written immediately": {change(func(s *fleet.State) { s.Connected = false }), 0, true, 0},
+		"a message waits for five seconds":         {change(func(s *fleet.State) { s.Facts.Last = &nodeos.OperationStatus{ID: "o", Message: "m"} }), 2 * time.Second, false, 3 * time.Second},
+		"a message is written after five seconds":  {change(func(s *fleet.State) { s.Facts.Last = &nodeos.OperationStatus{ID: "o", Message: "m"} }), 5 * time.Second, true, 0},
+		"lastSeen waits for five minutes":          {change(func(s *fleet.State) { s.LastSeen = noon().Add(time.Minute) }), time.Minute, false, 4 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

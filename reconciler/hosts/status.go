@@ -26,25 +26,25 @@ const (
 	maxDigest  = 71
 	maxID      = 128
 	maxMessage = 512
-	// writeEvery is the shortest time between two writes of a status that say
-	// nothing new but times and messages.
+	// writeEvery is the minimum interval between writes of a status in which
+	// only times or messages change.
 	writeEvery = 5 * time.Second
-	// lastSeenEvery is how old LastSeen may grow in a written status.
+	// lastSeenEvery is the minimum interval between writes of lastSeen alone.
 	lastSeenEvery = 5 * time.Minute
 )
 
-// Facts is what's known of a host.
+// Facts is the observed state of a host.
 type Facts struct {
-	// Node is nil where there is none.
+	// Node is the host's Node; nil if there is none.
 	Node *corev1.Node
-	// State is what the fleet knows; nil where the host isn't a target.
+	// State is that of the connection; nil if the host isn't a target.
 	State *fleet.State
-	// Rollout is where a rollout has the host; nil: nowhere.
+	// Rollout is the state of the host's slot; nil if it has none.
 	Rollout *v1alpha1.HostRollout
 }
 
-// Status returns the status of a host from what's known of it now, on top of
-// the one it has: a condition's time changes only with its status. It's pure.
+// Status returns the new status of a host. A condition's transition time changes
+// only with its status. It is pure.
 func Status(host *v1alpha1.Host, f Facts, now time.Time) v1alpha1.HostStatus {
 	out := *host.Status.DeepCopy()
 	out.ObservedGeneration = host.Generation
@@ -66,12 +66,13 @@ func Status(host *v1alpha1.Host, f Facts, now time.Time) v1alpha1.HostStatus {
 	return out
 }
 
-// reported shows the agent's own words. They're kept while it's away.
+// setReported sets the fields that the agent reports. They are kept while the
+// agent is unreachable.
 func setReported(out *v1alpha1.HostStatus, s *fleet.State) {
 	f := &s.Facts
 	a := v1alpha1.AgentStatus{Version: clip(s.About.Version), Connected: s.Connected, TrustVersion: s.About.TrustVersion}
 	a.LastSeen, a.CertificateExpires = metaTime(s.LastSeen), metaTime(s.About.CertificateExpires)
-	if f.BootID == "" { // nothing was ever read
+	if f.BootID == "" { // no report yet
 		out.Agent = &a
 		return
 	}
@@ -136,7 +137,7 @@ func capabilities(c nodeos.HostCapabilities) []string {
 
 func clip(s string) string { return sanitize.Clip(s, maxShort) }
 
-// at returns a time as the API server keeps it, in whole seconds.
+// metaTime truncates a time to seconds, as the API server stores it; nil if zero.
 func metaTime(t time.Time) *metav1.Time {
 	if t.IsZero() {
 		return nil
@@ -144,20 +145,20 @@ func metaTime(t time.Time) *metav1.Time {
 	return &metav1.Time{Time: t.Truncate(time.Second)}
 }
 
-// conditions says how the host is.
+// conditions returns the conditions of the host.
 func conditions(host *v1alpha1.Host, f Facts) []metav1.Condition {
 	reachable := reachability(host, f)
-	mismatch := identity(host, f)
-	confirmed := metav1.Condition{Type: v1alpha1.ConditionConfirmed, Status: metav1.ConditionUnknown, Reason: "NotReported", Message: "the agent has reported nothing yet"}
+	mismatch := identity(f)
+	confirmed := metav1.Condition{Type: v1alpha1.ConditionConfirmed, Status: metav1.ConditionUnknown, Reason: "NotReported", Message: "no report from the agent yet"}
 	if f.State != nil && f.State.Facts.BootID != "" {
-		confirmed.Status, confirmed.Reason, confirmed.Message = metav1.ConditionFalse, "OnTrial", "the host may still go back to its previous system"
+		confirmed.Status, confirmed.Reason, confirmed.Message = metav1.ConditionFalse, "OnTrial", "the running image is on trial; the host may still roll back"
 		if f.State.Facts.Booted.Confirmed {
-			confirmed.Status, confirmed.Reason, confirmed.Message = metav1.ConditionTrue, "Committed", "the running system was committed"
+			confirmed.Status, confirmed.Reason, confirmed.Message = metav1.ConditionTrue, "Committed", "the running image is committed"
 		}
 	}
-	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Idle", Message: "the agent is reachable and nothing is under way"}
-	reconciling := metav1.Condition{Type: v1alpha1.ConditionReconciling, Status: metav1.ConditionFalse, Reason: "Idle", Message: "nothing is under way"}
-	stalled := metav1.Condition{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionFalse, Reason: "Idle", Message: "nothing needs a person"}
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Idle", Message: "the agent is connected and idle"}
+	reconciling := metav1.Condition{Type: v1alpha1.ConditionReconciling, Status: metav1.ConditionFalse, Reason: "Idle", Message: "no rollout in progress"}
+	stalled := metav1.Condition{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionFalse, Reason: "Idle", Message: "no action required"}
 	not := func(reason, message string) {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reason, message
 	}
@@ -168,7 +169,7 @@ func conditions(host *v1alpha1.Host, f Facts) []metav1.Condition {
 		not(mismatch.Reason, mismatch.Message)
 		stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, mismatch.Reason, mismatch.Message
 	case f.Rollout != nil:
-		not(f.Rollout.State, "attempt "+f.Rollout.Attempt+" is under way")
+		not(f.Rollout.State, "attempt "+f.Rollout.Attempt+" in progress")
 		reconciling.Status, reconciling.Reason, reconciling.Message = metav1.ConditionTrue, f.Rollout.State, ready.Message
 		if f.Rollout.State == "Quarantined" || f.Rollout.State == "Lost" {
 			stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, f.Rollout.State, ready.Message
@@ -184,32 +185,32 @@ func reachability(host *v1alpha1.Host, f Facts) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAgentReachable, Status: metav1.ConditionFalse, Reason: "Unreachable"}
 	switch {
 	case host.Spec.Identity == nil:
-		c.Reason, c.Message = "NotEnrolled", "no identity is pinned: enrol the host, then set spec.identity.hostID"
+		c.Reason, c.Message = "NotEnrolled", "no identity pinned; enrol the host, then set spec.identity.hostID"
 	case f.State == nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "NotDialled", "the agent isn't dialled yet"
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "NotDialled", "no connection to the agent attempted yet"
 	case f.State.Connected:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Connected", "the agent answers"
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Connected", "the agent is connected"
 	case f.State.Err != nil:
 		c.Reason, c.Message = nodeos.ReasonOf(f.State.Err, "Unreachable"), f.State.Err.Error()
 	default:
-		c.Message = "the agent doesn't answer"
+		c.Message = "the agent is unreachable"
 	}
 	return c
 }
 
-// identity says whether the agent's host is the Node's: by name, and by boot
-// where the kubelet is up to report it.
-func identity(_ *v1alpha1.Host, f Facts) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionIdentityMismatch, Status: metav1.ConditionFalse, Reason: "Agrees", Message: "nothing contradicts that agent and Node are one machine"}
+// identity returns the condition IdentityMismatch. It compares the node name and,
+// while the Node is Ready, the boot ID.
+func identity(f Facts) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionIdentityMismatch, Status: metav1.ConditionFalse, Reason: "Agrees", Message: "no mismatch observed"}
 	if f.Node == nil || f.State == nil || !f.State.Connected {
 		return c
 	}
 	facts := &f.State.Facts
 	switch have := f.Node.Status.NodeInfo.BootID; {
 	case facts.NodeName != "" && facts.NodeName != f.Node.Name:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "NodeNameMismatch", fmt.Sprintf("the agent says that it's on node %s", facts.NodeName)
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "NodeNameMismatch", fmt.Sprintf("the agent reports node %s", facts.NodeName)
 	case nodeReady(f.Node) && have != "" && facts.BootID != "" && have != facts.BootID:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "FactMismatch", fmt.Sprintf("the Node reports boot %s, the agent boot %s", have, facts.BootID)
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "FactMismatch", fmt.Sprintf("the Node reports boot %s, the agent reports boot %s", have, facts.BootID)
 	}
 	return c
 }
@@ -220,9 +221,9 @@ func nodeReady(n *corev1.Node) bool {
 	})
 }
 
-// Due says whether a status must be written now, and if it's only too early,
-// when: a change of state at once, anything else at most every five seconds,
-// and the time at which the agent was last seen alone every five minutes.
+// Due reports whether a changed status must be written now and, if not, after
+// what delay: a change of state is written immediately, a change of lastSeen
+// alone every five minutes, and any other change every five seconds.
 func Due(old, next v1alpha1.HostStatus, lastWrite, now time.Time) (bool, time.Duration) {
 	if equality.Semantic.DeepEqual(old, next) {
 		return false, 0
@@ -240,7 +241,8 @@ func Due(old, next v1alpha1.HostStatus, lastWrite, now time.Time) (bool, time.Du
 	return true, 0
 }
 
-// states is what of a status is a state: what automation waits for.
+// stateOf returns the part of a status whose changes are written immediately,
+// because automation waits for it.
 func stateOf(s v1alpha1.HostStatus) any {
 	type state struct {
 		node, boot, booted, rollout, operation string
@@ -266,7 +268,7 @@ func stateOf(s v1alpha1.HostStatus) any {
 	return fmt.Sprintf("%+v", out)
 }
 
-// unseen is the status without the time at which the agent was last seen.
+// withoutLastSeen returns a copy of the status without lastSeen.
 func withoutLastSeen(s v1alpha1.HostStatus) v1alpha1.HostStatus {
 	out := *s.DeepCopy()
 	if out.Agent != nil {

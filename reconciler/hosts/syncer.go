@@ -19,27 +19,27 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/fleet"
 )
 
-// maxErrors is how many errors of one pass are reported.
+// maxErrors bounds the errors that one Sync returns.
 const maxErrors = 10
 
-// Fleet is what a Syncer needs of the connections to agents.
+// Fleet is the set of connections to agents that a Syncer needs.
 type Fleet interface {
 	SetTargets(targets []fleet.Target)
 	State(hostID string) (fleet.State, bool)
 }
 
-// Config makes a Syncer; all is needed.
+// Config configures a Syncer; all fields are required.
 type Config struct {
-	// Client reads (from a cache, where it has one) and writes Hosts.
+	// Client reads Nodes and Hosts, possibly from a cache, and writes Hosts.
 	Client client.Client
-	// Namespace is that of our objects.
+	// Namespace is the namespace of Lockstep's objects.
 	Namespace string
 	Fleet     Fleet
 	Now       func() time.Time
 }
 
-// Syncer keeps the Host objects. Calls of Sync must not overlap; Rollouts may
-// be called at any time.
+// Syncer manages the Host objects. Calls of Sync must not overlap; SetRollouts
+// is safe for concurrent use.
 type Syncer struct {
 	cfg Config
 
@@ -54,8 +54,8 @@ func NewSyncer(c Config) *Syncer {
 	return &Syncer{cfg: c, rollouts: map[string]map[string]v1alpha1.HostRollout{}, written: map[string]time.Time{}, missingSince: map[string]time.Time{}}
 }
 
-// SetRollouts says where a pool's rollout has its hosts: the States of a plan's
-// status. Nil forgets the pool.
+// SetRollouts sets the states of a pool's hosts in flight, by host name; nil
+// removes the pool.
 func (s *Syncer) SetRollouts(pool string, states map[string]v1alpha1.HostRollout) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,10 +77,10 @@ func (s *Syncer) rollout(host string) *v1alpha1.HostRollout {
 	return nil
 }
 
-// Sync makes and removes Host objects, tells the fleet whom to dial, and
-// writes the statuses that changed. It returns when the next call is due for
-// statuses that were too early; zero: when something changes. pools are the
-// selectors of all NodeOS.
+// Sync creates and deletes Host objects, sets the fleet's targets and writes
+// changed statuses. pools are the selectors of all NodeOS objects. It returns
+// after what delay it must be called again for statuses that aren't due yet; 0
+// if none.
 func (s *Syncer) Sync(ctx context.Context, pools []labels.Selector) (time.Duration, error) {
 	var (
 		nodes corev1.NodeList
@@ -116,8 +116,8 @@ func (s *Syncer) Sync(ctx context.Context, pools []labels.Selector) (time.Durati
 	return again, errors.Join(failed...)
 }
 
-// missing notes since when hosts have no Node. A restart begins anew: a Host
-// is rather kept too long.
+// updateMissing updates and returns since when Hosts have had no Node. A restart
+// resets the times, so a Host may be kept longer.
 func (s *Syncer) updateMissing(hosts []v1alpha1.Host, nodes []corev1.Node, now time.Time) map[string]time.Time {
 	alive := make(map[string]bool, len(nodes))
 	for i := range nodes {
@@ -143,16 +143,16 @@ func (s *Syncer) updateMissing(hosts []v1alpha1.Host, nodes []corev1.Node, now t
 func (s *Syncer) create(ctx context.Context, name string) (*v1alpha1.Host, error) {
 	host := newHost(s.cfg.Namespace, name)
 	err := s.cfg.Client.Create(ctx, host)
-	if apierrors.IsAlreadyExists(err) { // the cache lags behind
-		return nil, nil //nolint:nilnil // there's no error, and the next pass sees it
+	if apierrors.IsAlreadyExists(err) { // the cache is outdated
+		return nil, nil //nolint:nilnil // not an error; the next Sync reads it
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make host %s: %w", name, err)
+		return nil, fmt.Errorf("create Host %s: %w", name, err)
 	}
 	return host, nil
 }
 
-// remove deletes the very Host that was looked at, as it was.
+// remove deletes a Host unless it changed since it was read.
 func (s *Syncer) remove(ctx context.Context, h *v1alpha1.Host) error {
 	err := s.cfg.Client.Delete(ctx, h, client.Preconditions{UID: &h.UID, ResourceVersion: &h.ResourceVersion})
 	if client.IgnoreNotFound(err) == nil {
@@ -162,9 +162,9 @@ func (s *Syncer) remove(ctx context.Context, h *v1alpha1.Host) error {
 		return nil
 	}
 	if apierrors.IsConflict(err) {
-		return nil // somebody touched it: look again
+		return nil // the next Sync reads the changed Host
 	}
-	return fmt.Errorf("remove host %s: %w", h.Name, err)
+	return fmt.Errorf("delete Host %s: %w", h.Name, err)
 }
 
 func (s *Syncer) statuses(ctx context.Context, hosts []v1alpha1.Host, nodes []corev1.Node, now time.Time) (time.Duration, error) {
@@ -195,7 +195,8 @@ func (s *Syncer) statuses(ctx context.Context, hosts []v1alpha1.Host, nodes []co
 	return again, errors.Join(failed...)
 }
 
-// write updates a status if it's due; a conflict waits for the next pass.
+// write patches a status if it is due and returns after what delay to retry; 0
+// if none.
 func (s *Syncer) write(ctx context.Context, h *v1alpha1.Host, next v1alpha1.HostStatus, now time.Time) (time.Duration, error) {
 	s.mu.Lock()
 	last := s.written[h.Name]
@@ -211,7 +212,7 @@ func (s *Syncer) write(ctx context.Context, h *v1alpha1.Host, next v1alpha1.Host
 	case apierrors.IsConflict(err):
 		return time.Second, nil
 	case client.IgnoreNotFound(err) != nil:
-		return 0, fmt.Errorf("write the status of host %s: %w", h.Name, err)
+		return 0, fmt.Errorf("write the status of Host %s: %w", h.Name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
-// recorder is a fleet that only notes whom it was told to dial.
+// fakeFleet records its targets and returns fixed states.
 type fakeFleet struct {
 	targets []fleet.Target
 	states  map[string]fleet.State
@@ -49,8 +49,7 @@ func realClient(t *testing.T) client.Client {
 	return c
 }
 
-// TestAHostFollowsItsNode makes, dials, reports, and removes, on a real API
-// server.
+// TestAHostFollowsItsNode checks the life cycle of a Host on a real API server.
 func TestAHostFollowsItsNode(t *testing.T) {
 	t.Parallel()
 	c, ctx := realClient(t), t.Context()
@@ -89,7 +88,7 @@ func TestAHostFollowsItsNode(t *testing.T) {
 	written := h.ResourceVersion
 	sync()
 	if err := get(); err != nil || h.ResourceVersion != written {
-		t.Errorf("a second pass without news wrote the host (%v)", err)
+		t.Errorf("a second Sync without a change wrote the Host (%v)", err)
 	}
 
 	h.Spec.Identity = &v1alpha1.HostIdentity{HostID: "host-7"}
@@ -102,7 +101,7 @@ func TestAHostFollowsItsNode(t *testing.T) {
 	s.SetRollouts("pool", map[string]v1alpha1.HostRollout{n.Name: {State: "Draining", Attempt: "a"}})
 	sync()
 	if diff := cmp.Diff([]fleet.Target{{HostID: "host-7", Addresses: []string{"10.0.0.7:50700"}}}, agents.targets); diff != "" {
-		t.Errorf("dialled (-want +got):\n%s", diff)
+		t.Errorf("targets (-want +got):\n%s", diff)
 	}
 	if err := get(); err != nil {
 		t.Fatal(err)
@@ -116,7 +115,7 @@ func TestAHostFollowsItsNode(t *testing.T) {
 	}
 	sync()
 	if err := get(); err != nil || h.Spec.Identity == nil {
-		t.Fatalf("the host is gone with its node: %v", err)
+		t.Fatalf("the Host was deleted with its Node: %v", err)
 	}
 	now = now.Add(removeAfter)
 	sync()
@@ -124,6 +123,6 @@ func TestAHostFollowsItsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := get(); err == nil {
-		t.Error("the host stays though its node is gone for good")
+		t.Error("the Host is kept although its Node is missing for long enough")
 	}
 }
