@@ -147,7 +147,7 @@ func PoolOf(n *v1alpha1.NodeOS) (Pool, error) {
 		Resume:             n.Annotations[v1alpha1.AnnotationResume],
 	}
 	if _, ok := n.Annotations[v1alpha1.AnnotationPaused]; ok && p.Paused == "" {
-		p.Paused = "no reason was given"
+		p.Paused = "no reason given"
 	}
 	if s.Strategy.MaxUnavailable != nil {
 		p.MaxUnavailable = *s.Strategy.MaxUnavailable

@@ -26,26 +26,26 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/rollout"
 )
 
-// quorumReady is how long a voter must have been Ready to count as healthy.
+// quorumReady is how long a voter must be Ready to count as healthy.
 const quorumReady = 30 * time.Second
 
-// maxVoters bounds the voters that are looked at.
+// maxVoters is the maximum number of voters.
 const maxVoters = 100
 
-// Cluster is a World over the Kubernetes API.
+// Cluster implements Facts with the Kubernetes API.
 type Cluster struct {
-	// Cached lists Nodes, Hosts and NodeOSes; from a cache where there is one.
+	// Cached lists Nodes, Hosts and NodeOSes, possibly from a cache.
 	Cached client.Reader
-	// Live reads from the API server.
+	// Live reads from the API server, never from a cache.
 	Live client.Reader
-	// Namespace is that of our objects.
+	// Namespace is the namespace of Lockstep's objects.
 	Namespace string
-	// OwnNode is the node that this process runs on, if it does on one.
+	// OwnNode is the node that this process runs on; empty if unknown.
 	OwnNode string
 	Now     func() time.Time
 }
 
-// Observe implements World.
+// Observe implements Facts.
 func (c Cluster) Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[string]ledger.Slot) (Observation, error) {
 	var (
 		nodes corev1.NodeList
@@ -104,8 +104,8 @@ func (c Cluster) Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[stri
 	return out, nil
 }
 
-// missing reads the nodes that hold a slot and aren't in the list, which may
-// come from a cache that lags behind.
+// missingNodes reads the nodes that have a slot but aren't in the list, because
+// the cache may be outdated.
 func (c Cluster) missingNodes(ctx context.Context, slots map[string]ledger.Slot, nodes []corev1.Node) ([]corev1.Node, error) {
 	seen := map[string]bool{}
 	for i := range nodes {
@@ -119,7 +119,7 @@ func (c Cluster) missingNodes(ctx context.Context, slots map[string]ledger.Slot,
 		var node corev1.Node
 		err := c.Live.Get(ctx, client.ObjectKey{Name: slots[uid].Node}, &node)
 		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("look for node %s, which holds a slot: %w", slots[uid].Node, err)
+			return nil, fmt.Errorf("read node %s, which has a slot: %w", slots[uid].Node, err)
 		}
 		if err == nil && string(node.UID) == uid {
 			out = append(out, node)
@@ -128,7 +128,7 @@ func (c Cluster) missingNodes(ctx context.Context, slots map[string]ledger.Slot,
 	return out, nil
 }
 
-// Node implements World.
+// Node implements Facts.
 func (c Cluster) Node(ctx context.Context, name string) (rollout.Node, error) {
 	var node corev1.Node
 	if err := c.Live.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
@@ -137,7 +137,7 @@ func (c Cluster) Node(ctx context.Context, name string) (rollout.Node, error) {
 	return nodeOf(&node), nil
 }
 
-// Health implements World.
+// Health implements Facts.
 func (c Cluster) Health(ctx context.Context, slot ledger.Slot, facts *nodeos.HostFacts, checks *gate.Checks) rollout.Health {
 	in := gate.Input{Digest: slot.Target.Digest, Facts: facts}
 	var node corev1.Node
@@ -161,18 +161,18 @@ func (c Cluster) Health(ctx context.Context, slot ledger.Slot, facts *nodeos.Hos
 	return h
 }
 
-// Selector returns the selector of a pool; one that's empty by mistake selects
-// nothing, and an error says so.
+// Selector returns the node selector of a pool. An empty or invalid selector is
+// a *rollout.SpecError.
 func Selector(n *v1alpha1.NodeOS) (labels.Selector, error) {
 	if n.Spec.All {
 		return labels.Everything(), nil
 	}
 	if n.Spec.NodeSelector == nil {
-		return nil, &rollout.SpecError{Field: "nodeSelector", Problem: "it's empty; write all: true for every node"}
+		return nil, &rollout.SpecError{Field: "nodeSelector", Problem: "empty; set all: true to select every node"}
 	}
 	s := n.Spec.NodeSelector.LabelSelector()
 	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		return nil, &rollout.SpecError{Field: "nodeSelector", Problem: "it's empty; write all: true for every node"}
+		return nil, &rollout.SpecError{Field: "nodeSelector", Problem: "empty; set all: true to select every node"}
 	}
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -181,14 +181,14 @@ func Selector(n *v1alpha1.NodeOS) (labels.Selector, error) {
 	return selector, nil
 }
 
-// pool is another pool and what it selects.
+// otherPool is the name and the node selector of another pool.
 type otherPool struct {
 	name     string
 	selector labels.Selector
 }
 
-// selectors returns those of the other pools that are alive; one that's
-// invalid selects nothing.
+// otherPools returns the pools other than but. Pools that are being deleted or
+// have an invalid selector are excluded.
 func otherPools(all []v1alpha1.NodeOS, but *v1alpha1.NodeOS) ([]otherPool, error) {
 	var out []otherPool
 	for i := range all {
@@ -217,17 +217,17 @@ func conflictingPool(others []otherPool, node *corev1.Node) string {
 	return ""
 }
 
-// member is what the objects say of a host.
+// memberOf returns the part of a Member that the objects contain.
 func memberOf(node *corev1.Node, host *v1alpha1.Host, n *v1alpha1.NodeOS) rollout.Member {
 	m := rollout.Member{Node: nodeOf(node), Nonce: n.Annotations[v1alpha1.AnnotationRerun]}
 	if host == nil {
 		return m
 	}
-	for _, brake := range []string{v1alpha1.AnnotationHold, v1alpha1.AnnotationPaused} {
-		if why, ok := host.Annotations[brake]; ok && m.Hold == "" {
+	for _, key := range []string{v1alpha1.AnnotationHold, v1alpha1.AnnotationPaused} {
+		if why, ok := host.Annotations[key]; ok && m.Hold == "" {
 			m.Hold = sanitize.Line(why)
 			if m.Hold == "" {
-				m.Hold = "no reason was given"
+				m.Hold = "no reason given"
 			}
 		}
 	}
@@ -262,11 +262,11 @@ func readyStatus(n *corev1.Node) corev1.NodeCondition {
 	return corev1.NodeCondition{Status: corev1.ConditionUnknown}
 }
 
-// quorum counts the control plane's voters as the pool says. It's known only
-// where the API server has answered.
+// quorum counts the voters of the control plane as spec.controlPlane.quorum
+// defines them.
 func (c Cluster) quorum(ctx context.Context, n *v1alpha1.NodeOS, nodes []corev1.Node) rollout.Quorum {
 	if n.Spec.ControlPlane == nil {
-		return rollout.Quorum{Problem: "set spec.controlPlane.quorum: the pool has control-plane nodes"}
+		return rollout.Quorum{Problem: "spec.controlPlane.quorum is required for control-plane nodes"}
 	}
 	q := n.Spec.ControlPlane.Quorum
 	switch {
@@ -277,7 +277,7 @@ func (c Cluster) quorum(ctx context.Context, n *v1alpha1.NodeOS, nodes []corev1.
 	case q.PodSelector != nil:
 		return c.quorumOfPods(ctx, q.PodSelector)
 	default:
-		return rollout.Quorum{Problem: "spec.controlPlane.quorum says neither podSelector nor nodes nor none"}
+		return rollout.Quorum{Problem: "spec.controlPlane.quorum must set podSelector, nodes or none"}
 	}
 }
 
@@ -307,7 +307,7 @@ func (c Cluster) quorumOfPods(ctx context.Context, s *v1alpha1.NodeSelector) rol
 		return rollout.Quorum{Problem: sanitize.Line(err.Error())}
 	}
 	if pods.Continue != "" {
-		return rollout.Quorum{Problem: fmt.Sprintf("more than %d pods match its podSelector", maxVoters)}
+		return rollout.Quorum{Problem: fmt.Sprintf("more than %d pods match spec.controlPlane.quorum.podSelector", maxVoters)}
 	}
 	now, out := c.Now(), rollout.Quorum{Observed: true, HealthyOn: map[string]bool{}}
 	for i := range pods.Items {
@@ -321,7 +321,7 @@ func (c Cluster) quorumOfPods(ctx context.Context, s *v1alpha1.NodeSelector) rol
 		}
 	}
 	if out.Voters == 0 {
-		return rollout.Quorum{Problem: "no pod matches its podSelector"}
+		return rollout.Quorum{Problem: "no pod matches spec.controlPlane.quorum.podSelector"}
 	}
 	return out
 }

@@ -32,8 +32,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
-// bed is a pool on a real API server, under the reconciler's own role, with
-// simulated hosts behind the Nodes.
+// clusterEnv is a pool on a real API server, accessed with the reconciler's role,
+// and simulated hosts for its Nodes.
 type clusterEnv struct {
 	*simulation
 	t     *testing.T
@@ -60,23 +60,23 @@ func newClusterEnv(t *testing.T, hosts int) *clusterEnv {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &clusterEnv{simulation: newSimulation(0, 1), t: t, admin: clientOf(t, cluster.Config), user: clientOf(t, limited)}
-	if b.kube, err = kubernetes.NewForConfig(limited); err != nil {
+	env := &clusterEnv{simulation: newSimulation(0, 1), t: t, admin: clientOf(t, cluster.Config), user: clientOf(t, limited)}
+	if env.kube, err = kubernetes.NewForConfig(limited); err != nil {
 		t.Fatal(err)
 	}
-	b.now = time.Now().UTC()
-	b.pool.Namespace, b.pool.UID = v1alpha1.Namespace, ""
-	b.pool.GenerateName, b.pool.Name = "pool-", ""
-	b.pool.Spec.All, b.pool.Spec.Sequence = false, "upgrade"
-	b.pool.Spec.NodeSelector = &v1alpha1.NodeSelector{MatchLabels: map[string]string{"pool": fmt.Sprint(time.Now().UnixNano())}}
-	if err := b.admin.Create(ctx, b.pool); err != nil {
+	env.now = time.Now().UTC()
+	env.pool.Namespace, env.pool.UID = v1alpha1.Namespace, ""
+	env.pool.GenerateName, env.pool.Name = "pool-", ""
+	env.pool.Spec.All, env.pool.Spec.Sequence = false, "upgrade"
+	env.pool.Spec.NodeSelector = &v1alpha1.NodeSelector{MatchLabels: map[string]string{"pool": fmt.Sprint(time.Now().UnixNano())}}
+	if err := env.admin.Create(ctx, env.pool); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = b.admin.Delete(context.WithoutCancel(ctx), b.pool) })
+	t.Cleanup(func() { _ = env.admin.Delete(context.WithoutCancel(ctx), env.pool) })
 	for range hosts {
-		b.addHost()
+		env.addHost()
 	}
-	return b
+	return env
 }
 
 func clientOf(t *testing.T, c *rest.Config) client.Client {
@@ -94,31 +94,31 @@ func clientOf(t *testing.T, c *rest.Config) client.Client {
 	return out
 }
 
-// join makes a Node, its Host, and a simulated host behind them.
-func (b *clusterEnv) addHost() {
-	b.t.Helper()
-	ctx := b.t.Context()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-", Labels: b.pool.Spec.NodeSelector.MatchLabels}}
-	if err := b.admin.Create(ctx, node); err != nil {
-		b.t.Fatal(err)
+// addHost creates a Node, its Host and the simulated host.
+func (env *clusterEnv) addHost() {
+	env.t.Helper()
+	ctx := env.t.Context()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-", Labels: env.pool.Spec.NodeSelector.MatchLabels}}
+	if err := env.admin.Create(ctx, node); err != nil {
+		env.t.Fatal(err)
 	}
-	n := b.addNode(node.Name, 1)
+	n := env.addNode(node.Name, 1)
 	n.UID, n.hostID, n.pods = string(node.UID), "host-"+node.Name, 0
 	host := &v1alpha1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: node.Name}}
 	host.Spec.Identity = &v1alpha1.HostIdentity{HostID: n.hostID}
-	if err := b.admin.Create(ctx, host); err != nil {
-		b.t.Fatal(err)
+	if err := env.admin.Create(ctx, host); err != nil {
+		env.t.Fatal(err)
 	}
-	b.reportNode(n)
+	env.reportNode(n)
 }
 
-// post is the kubelet of a simulated host: it reports what the host is, and
-// notes what the API server says of the node.
-func (b *clusterEnv) reportNode(n *simNode) {
-	b.t.Helper()
+// reportNode acts as the kubelet of a simulated host: it writes the Node's status
+// and copies the cordon from the API server.
+func (env *clusterEnv) reportNode(n *simNode) {
+	env.t.Helper()
 	var node corev1.Node
-	if err := b.admin.Get(b.t.Context(), client.ObjectKey{Name: n.Name}, &node); err != nil {
-		b.t.Fatal(err)
+	if err := env.admin.Get(env.t.Context(), client.ObjectKey{Name: n.Name}, &node); err != nil {
+		env.t.Fatal(err)
 	}
 	n.Unschedulable, n.CordonedBy = node.Spec.Unschedulable, node.Annotations[v1alpha1.AnnotationCordonedBy]
 	before := node.DeepCopy()
@@ -128,12 +128,12 @@ func (b *clusterEnv) reportNode(n *simNode) {
 	}
 	node.Status.NodeInfo.BootID = n.BootID
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now()}}
-	if err := b.admin.Status().Patch(b.t.Context(), &node, client.MergeFrom(before)); err != nil {
-		b.t.Fatal(err)
+	if err := env.admin.Status().Patch(env.t.Context(), &node, client.MergeFrom(before)); err != nil {
+		env.t.Fatal(err)
 	}
 }
 
-// agents are the simulated hosts, for real executors.
+// lockedAgents are the agents of the simulated hosts, safe for concurrent use.
 type lockedAgents struct{ env *clusterEnv }
 
 func (a lockedAgents) Observed(id string) rollout.Agent {
@@ -152,7 +152,7 @@ func (a lockedAgents) Order(ctx context.Context, id string, o Order) error {
 	a.env.mu.Lock()
 	defer a.env.mu.Unlock()
 	if n := (simAgents{a.env.simulation}).find(id); n != nil {
-		a.env.reportNode(n) // the truth as the API server has it, for the checks
+		a.env.reportNode(n) // the checks need the cordon of the API server
 	}
 	snap, err := a.env.store().Load(ctx)
 	if err != nil {
@@ -162,76 +162,76 @@ func (a lockedAgents) Order(ctx context.Context, id string, o Order) error {
 	return simAgents{a.env.simulation}.Order(ctx, id, o)
 }
 
-func (b *clusterEnv) store() *ledger.Store {
-	return ledger.NewStore(b.kube.CoreV1().ConfigMaps(v1alpha1.Namespace))
+func (env *clusterEnv) store() *ledger.Store {
+	return ledger.NewStore(env.kube.CoreV1().ConfigMaps(v1alpha1.Namespace))
 }
 
-// leader is an executor of real parts, but for the agents.
-func (b *clusterEnv) leader(holder string) *Executor {
-	b.t.Helper()
+// leader returns an executor with real components except for the agents.
+func (env *clusterEnv) leader(holder string) *Executor {
+	env.t.Helper()
 	e, err := New(Config{
-		Ledger:   b.store(),
-		Facts:    Cluster{Cached: b.user, Live: b.user, Namespace: v1alpha1.Namespace, Now: b.clock},
-		Agents:   lockedAgents{b},
-		Cordoner: drain.NewCordoner(b.kube.CoreV1().Nodes()), Evictor: drain.NewEvictor(drain.Config{Client: b.kube}),
-		ClusterUID: simClusterUID, Holder: holder, Now: b.clock,
+		Ledger:   env.store(),
+		Facts:    Cluster{Cached: env.user, Live: env.user, Namespace: v1alpha1.Namespace, Now: env.clock},
+		Agents:   lockedAgents{env},
+		Cordoner: drain.NewCordoner(env.kube.CoreV1().Nodes()), Evictor: drain.NewEvictor(drain.Config{Client: env.kube}),
+		ClusterUID: simClusterUID, Holder: holder, Now: env.clock,
 	})
 	if err != nil {
-		b.t.Fatal(err)
+		env.t.Fatal(err)
 	}
-	if err := e.Lead(b.t.Context(), nil); err != nil {
-		b.t.Fatal(err)
+	if err := e.Lead(env.t.Context(), nil); err != nil {
+		env.t.Fatal(err)
 	}
 	return e
 }
 
-func (b *clusterEnv) clock() time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.now
+func (env *clusterEnv) clock() time.Time {
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	return env.now
 }
 
-// round is one pass, then the hosts do a thing and report.
-func (b *clusterEnv) sync(e *Executor) Result {
-	b.t.Helper()
+// sync runs one Sync, then a tick of the hosts.
+func (env *clusterEnv) sync(e *Executor) Result {
+	env.t.Helper()
 	var pool v1alpha1.NodeOS
-	if err := b.admin.Get(b.t.Context(), client.ObjectKeyFromObject(b.pool), &pool); err != nil {
-		b.t.Fatal(err)
+	if err := env.admin.Get(env.t.Context(), client.ObjectKeyFromObject(env.pool), &pool); err != nil {
+		env.t.Fatal(err)
 	}
-	result, err := e.Sync(b.t.Context(), Pool{NodeOS: &pool, Product: "os"})
+	result, err := e.Sync(env.t.Context(), Pool{NodeOS: &pool, Product: "os"})
 	if err != nil {
-		b.t.Fatal(err)
+		env.t.Fatal(err)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.tick(20 * time.Second)
-	for _, n := range b.nodes {
-		b.reportNode(n)
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	env.tick(20 * time.Second)
+	for _, n := range env.nodes {
+		env.reportNode(n)
 	}
-	if len(b.violations) > 0 {
-		b.t.Fatalf("violated: %v", b.violations)
+	if len(env.violations) > 0 {
+		env.t.Fatalf("violations: %v", env.violations)
 	}
 	return result
 }
 
-func (b *clusterEnv) waitFor(e *Executor, what string, ok func(Result) bool) Result {
-	b.t.Helper()
+func (env *clusterEnv) waitFor(e *Executor, what string, ok func(Result) bool) Result {
+	env.t.Helper()
 	var last Result
 	for range 400 {
-		if last = b.sync(e); ok(last) {
+		if last = env.sync(e); ok(last) {
 			return last
 		}
 	}
-	b.t.Fatalf("never: %s\nproblems %v\nwaiting %v\nstatus %+v", what, last.Problems, last.Decision.Waiting, last.Decision.Status)
+	env.t.Fatalf("timed out: %s\nproblems %v\nwaiting %v\nstatus %+v", what, last.Problems, last.Decision.Waiting, last.Decision.Status)
 	return last
 }
 
-func (b *clusterEnv) patchTarget(n int) {
-	b.t.Helper()
-	before := b.pool.DeepCopy()
-	b.setTarget(n)
-	if err := b.admin.Patch(b.t.Context(), b.pool, client.MergeFrom(before)); err != nil {
-		b.t.Fatal(err)
+func (env *clusterEnv) patchTarget(n int) {
+	env.t.Helper()
+	before := env.pool.DeepCopy()
+	env.setTarget(n)
+	if err := env.admin.Patch(env.t.Context(), env.pool, client.MergeFrom(before)); err != nil {
+		env.t.Fatal(err)
 	}
 }
 
@@ -240,51 +240,50 @@ func allUpdated(r Result) bool {
 	return c.Total > 0 && c.Updated == c.Total && c.InFlight == 0
 }
 
-// TestAPoolIsUpgradedWithTheReconcilersRole drives three hosts on a real API
-// server: ledger, cordons, evictions and gates are real, the hosts simulated.
-// A pod with a budget holds the drain until the budget goes.
+// TestAPoolIsUpgradedWithTheReconcilersRole updates three simulated hosts; ledger,
+// cordons, evictions and gates use a real API server. The leader changes while a
+// host is in flight.
 func TestAPoolIsUpgradedWithTheReconcilersRole(t *testing.T) {
-	b := newClusterEnv(t, 3)
-	b.patchTarget(2)
-	e := b.leader("first")
-	b.waitFor(e, "a host is drained", func(r Result) bool { return r.Decision.Status.Counts.InFlight == 1 })
+	env := newClusterEnv(t, 3)
+	env.patchTarget(2)
+	e := env.leader("first")
+	env.waitFor(e, "a host is drained", func(r Result) bool { return r.Decision.Status.Counts.InFlight == 1 })
 
-	// Leaders change in mid-flight; the old one notices and stops.
-	next := b.leader("second")
+	next := env.leader("second")
 	var pool v1alpha1.NodeOS
-	if err := b.admin.Get(t.Context(), client.ObjectKeyFromObject(b.pool), &pool); err != nil {
+	if err := env.admin.Get(t.Context(), client.ObjectKeyFromObject(env.pool), &pool); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := e.Sync(t.Context(), Pool{NodeOS: &pool, Product: "os"}); !errors.Is(err, ledger.ErrSuperseded) {
-		t.Fatalf("the old leader goes on: %v", err)
+		t.Fatalf("the old leader continues: %v", err)
 	}
-	done := b.waitFor(next, "all hosts are updated", allUpdated)
+	done := env.waitFor(next, "all hosts are updated", allUpdated)
 	if done.Decision.Status.Committed == nil || done.Decision.Status.Committed.Version != "2.0.0" {
 		t.Errorf("committed is %+v", done.Decision.Status.Committed)
 	}
-	b.checkUncordoned()
+	env.checkUncordoned()
 }
 
-// unharmed holds that nothing of ours is left on the nodes.
-func (b *clusterEnv) checkUncordoned() {
-	b.t.Helper()
-	for name := range b.nodes {
+// checkUncordoned checks that no node has a cordon or its annotation.
+func (env *clusterEnv) checkUncordoned() {
+	env.t.Helper()
+	for name := range env.nodes {
 		var node corev1.Node
-		if err := b.admin.Get(b.t.Context(), client.ObjectKey{Name: name}, &node); err != nil {
-			b.t.Fatal(err)
+		if err := env.admin.Get(env.t.Context(), client.ObjectKey{Name: name}, &node); err != nil {
+			env.t.Fatal(err)
 		}
 		if node.Spec.Unschedulable || node.Annotations[v1alpha1.AnnotationCordonedBy] != "" {
-			b.t.Errorf("node %s is left cordoned by %q", name, node.Annotations[v1alpha1.AnnotationCordonedBy])
+			env.t.Errorf("node %s is still cordoned by %q", name, node.Annotations[v1alpha1.AnnotationCordonedBy])
 		}
 	}
 }
 
-// TestABudgetBlocksTheDrainAndIsNamed blocks a drain, and frees it.
+// TestABudgetBlocksTheDrainAndIsNamed blocks a drain until the budget is deleted.
 func TestABudgetBlocksTheDrainAndIsNamed(t *testing.T) {
-	b := newClusterEnv(t, 1)
-	b.patchTarget(2)
+	env := newClusterEnv(t, 1)
+	env.patchTarget(2)
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "web-"}}
-	if err := b.admin.Create(t.Context(), ns); err != nil {
+	if err := env.admin.Create(t.Context(), ns); err != nil {
 		t.Fatal(err)
 	}
 	one, yes, none := intstr.FromInt32(1), true, int64(0)
@@ -304,40 +303,41 @@ func TestABudgetBlocksTheDrainAndIsNamed(t *testing.T) {
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		},
 	}
-	for name := range b.nodes {
+	for name := range env.nodes {
 		pod.Spec.NodeName = name
 	}
 	for _, o := range []client.Object{account, budget, pod} {
-		if err := b.admin.Create(t.Context(), o); err != nil {
+		if err := env.admin.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
 	}
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-	if err := b.admin.Status().Update(t.Context(), pod); err != nil {
+	if err := env.admin.Status().Update(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	e := b.leader("only")
-	blocked := b.waitFor(e, "the budget is named", func(r Result) bool {
+	e := env.leader("only")
+	blocked := env.waitFor(e, "the budget is named", func(r Result) bool {
 		f := r.Decision.Status.InFlight
-		return len(f) == 1 && strings.Contains(f[0].Blocking, "PodDisruptionBudget "+ns.Name+"/api keeps pod "+ns.Name+"/api-0")
+		return len(f) == 1 && strings.Contains(f[0].Blocking, "PodDisruptionBudget "+ns.Name+"/api blocks pod "+ns.Name+"/api-0")
 	})
 	if got := blocked.Decision.Status.InFlight[0].State; got != string(ledger.Draining) {
 		t.Errorf("state %s, want Draining", got)
 	}
-	if err := b.admin.Delete(t.Context(), budget); err != nil {
+	if err := env.admin.Delete(t.Context(), budget); err != nil {
 		t.Fatal(err)
 	}
-	b.waitFor(e, "the host is updated", allUpdated)
-	b.checkUncordoned()
+	env.waitFor(e, "the host is updated", allUpdated)
+	env.checkUncordoned()
 }
 
-// TestABadImageHaltsThePool: one host tries it, goes back, and no other does.
+// TestABadImageHaltsThePool checks that one host tries the image, rolls back, and
+// no other host tries it.
 func TestABadImageHaltsThePool(t *testing.T) {
-	b := newClusterEnv(t, 3)
-	b.bad[simDigest(3)], b.firmware = true, true
-	b.patchTarget(3)
-	e := b.leader("only")
-	r := b.waitFor(e, "the pool halts and nothing is in flight", func(r Result) bool {
+	env := newClusterEnv(t, 3)
+	env.bad[simDigest(3)], env.firmware = true, true
+	env.patchTarget(3)
+	e := env.leader("only")
+	r := env.waitFor(e, "the pool halts and nothing is in flight", func(r Result) bool {
 		c := r.Decision.Status.Counts
 		return c.Failed == 1 && c.InFlight == 0
 	})
@@ -347,7 +347,7 @@ func TestABadImageHaltsThePool(t *testing.T) {
 		}
 	}
 	tried := 0
-	for _, n := range b.nodes {
+	for _, n := range env.nodes {
 		tried += len(n.activated)
 		if n.facts.Booted.Digest != simDigest(1) || !n.facts.Booted.Confirmed {
 			t.Errorf("%s runs %s", n.Name, n.facts.Booted.Version)
@@ -356,36 +356,36 @@ func TestABadImageHaltsThePool(t *testing.T) {
 	if tried != 1 {
 		t.Errorf("%d hosts tried the bad image", tried)
 	}
-	b.checkUncordoned()
+	env.checkUncordoned()
 }
 
-// TestADeletedNodeFreesItsSlot, though a Node of the same name comes back.
+// TestADeletedNodeFreesItsSlot recreates the Node with the same name.
 func TestADeletedNodeFreesItsSlot(t *testing.T) {
-	b := newClusterEnv(t, 1)
-	b.patchTarget(2)
-	e := b.leader("only")
-	b.waitFor(e, "the host is in flight", func(r Result) bool { return r.Decision.Status.Counts.InFlight == 1 })
+	env := newClusterEnv(t, 1)
+	env.patchTarget(2)
+	e := env.leader("only")
+	env.waitFor(e, "the host is in flight", func(r Result) bool { return r.Decision.Status.Counts.InFlight == 1 })
 	var name string
-	for name = range b.nodes {
+	for name = range env.nodes {
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := b.admin.Delete(t.Context(), node); err != nil {
+	if err := env.admin.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: b.pool.Spec.NodeSelector.MatchLabels}}
-	if err := b.admin.Create(t.Context(), again); err != nil {
+	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: env.pool.Spec.NodeSelector.MatchLabels}}
+	if err := env.admin.Create(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	b.nodes[name].UID = string(again.UID)
-	b.waitFor(e, "the new node is updated under a slot of its own", allUpdated)
-	snap, err := b.store().Load(t.Context())
+	env.nodes[name].UID = string(again.UID)
+	env.waitFor(e, "the recreated node is updated", allUpdated)
+	snap, err := env.store().Load(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for uid, s := range snap.Document.Slots {
 		if s.Node == name {
-			t.Errorf("a slot of %s (%s) is left", name, uid)
+			t.Errorf("slot of %s (%s) not freed", name, uid)
 		}
 	}
-	b.checkUncordoned()
+	env.checkUncordoned()
 }

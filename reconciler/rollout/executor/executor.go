@@ -24,15 +24,15 @@ const (
 	defaultWorkers = 16
 	defaultPoll    = 2 * time.Second
 	stepTimeout    = 30 * time.Second
-	// idle is how often a pool with nothing in flight is planned anyway.
+	// idleInterval is the interval of Sync for a pool without hosts in flight.
 	idleInterval = time.Minute
-	// maxLastErrors bounds the nodes whose last failure is remembered.
+	// maxLastErrors bounds the nodes whose last error is stored.
 	maxLastErrors = 10_000
-	// soon is when a pass is repeated after it wrote the ledger or lost a race.
+	// minInterval is the delay of the next Sync after the ledger changed.
 	minInterval = 100 * time.Millisecond
 )
 
-// Ledger is the one record of the cluster.
+// Ledger stores the slots of the cluster; see ledger.Store.
 type Ledger interface {
 	Load(ctx context.Context) (ledger.Snapshot, error)
 	Swap(ctx context.Context, from ledger.Snapshot, to ledger.Document) (ledger.Snapshot, error)
@@ -41,114 +41,115 @@ type Ledger interface {
 
 // Facts reads the cluster.
 type Facts interface {
-	// Observe returns the members of the pool: what it selects, and the nodes
-	// that hold one of the slots. A slot whose Node isn't among them is that
-	// of a deleted Node: Observe has asked the API server itself.
+	// Observe returns the members of the pool: the nodes that it selects and
+	// those of its slots. A slot without a member belongs to a deleted Node;
+	// Observe must check this with the API server.
 	Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[string]ledger.Slot) (Observation, error)
-	// Node reads a Node from the API server, not from a cache.
+	// Node reads a Node from the API server, never from a cache.
 	Node(ctx context.Context, name string) (rollout.Node, error)
-	// Health runs the gates on a host that boots slot's target.
+	// Health runs the gates on the slot's host.
 	Health(ctx context.Context, slot ledger.Slot, facts *nodeos.HostFacts, checks *gate.Checks) rollout.Health
 }
 
-// Observation is what's seen of a pool in the cluster.
+// Observation is the observed state of a pool in the cluster.
 type Observation struct {
-	// Members lack what agents say, pods and health.
+	// Members are the hosts, without Agent, Pods, Health and LastError.
 	Members []rollout.Member
-	// HostIDs are the pinned identities, by Node UID.
+	// HostIDs are the pinned host IDs, by Node UID.
 	HostIDs map[string]string
-	// KubeletDead are the nodes whose kubelet doesn't report, by name.
+	// KubeletDead are the nodes whose kubelet stopped reporting, by name.
 	KubeletDead map[string]bool
-	// Pools are the UIDs of the pools that exist; nil: not known.
+	// Pools are the UIDs of all existing pools; nil if they weren't listed.
 	Pools map[string]bool
 	// ClusterNodes is how many nodes the cluster has.
 	ClusterNodes int
 	Quorum       rollout.Quorum
 }
 
-// Agents asks hosts and gives them orders.
+// Agents reads facts from agents and sends them orders.
 type Agents interface {
-	// Observed returns the facts that were seen last over a connection that
-	// stands; Facts is nil where there is none.
+	// Observed returns the last facts received over the current connection;
+	// its Facts is nil if there is no connection.
 	Observed(hostID string) rollout.Agent
-	// Facts asks the agent now.
+	// Facts requests the current facts from the agent.
 	Facts(ctx context.Context, hostID string) (nodeos.HostFacts, error)
-	// Order hands over an order; that it was taken is not that it's done.
+	// Order sends an order. A nil error means that the agent accepted it, not
+	// that it is done.
 	Order(ctx context.Context, hostID string, o Order) error
 }
 
-// Order is a step that an agent does.
+// Order is a step that an agent performs.
 type Order struct {
 	// Kind is Stage, Activate, Commit or Rollback.
 	Kind                 rollout.StepKind
 	OperationID, Attempt string
 	Fence                nodeos.Fence
-	// Image is the target, with the product and version that it must have.
+	// Image is the target, with its expected product and version.
 	Image nodeos.Image
-	// Digest is the target's, for Commit; for Rollback it's that of the system
-	// to go back to, or empty.
+	// Digest is that of the target. For Rollback it is that of the previous
+	// image, or empty.
 	Digest string
-	// CommitDeadline, OnDeadline and AutoCommit go with Activate.
+	// CommitDeadline, OnDeadline and AutoCommit are set for Activate only.
 	CommitDeadline time.Duration
 	OnDeadline     nodeos.DeadlineAction
 	AutoCommit     bool
 }
 
-// Cordoner marks nodes.
+// Cordoner cordons and uncordons nodes; see drain.Cordoner.
 type Cordoner interface {
 	Cordon(ctx context.Context, name, uid, owner string) error
 	Uncordon(ctx context.Context, name, uid, owner string) error
 }
 
-// Evictor empties nodes.
+// Evictor evicts the pods of nodes; see drain.Evictor.
 type Evictor interface {
 	Inspect(ctx context.Context, r drain.Request, now time.Time) (drain.Report, error)
 	Round(ctx context.Context, r drain.Request, now time.Time) (drain.Report, error)
 }
 
-// FencedError is how Agents.Order says that the agent has seen a higher fence.
+// FencedError is the error of Agents.Order if the agent has seen a higher fence.
 type FencedError interface {
 	error
-	// Stored is the agent's fence.
+	// Stored returns the highest fence that the agent has seen.
 	Stored() nodeos.Fence
 }
 
-// Config makes an Executor. All but the last two are needed.
+// Config configures an Executor. All fields but the last two are required.
 type Config struct {
 	Ledger   Ledger
 	Facts    Facts
 	Agents   Agents
 	Cordoner Cordoner
 	Evictor  Evictor
-	// ClusterUID is the UID of the namespace kube-system.
+	// ClusterUID is the UID of namespace kube-system.
 	ClusterUID string
-	// Holder names this process; unique to its life.
+	// Holder names this process; it must be unique per process start.
 	Holder string
 	Now    func() time.Time
-	// Workers do steps at once; zero: 16.
+	// Workers is how many steps are performed in parallel; 0 means 16.
 	Workers int
-	// Poll is how often hosts in flight are looked at; zero: 2 s.
+	// Poll is the interval of Sync while hosts are in flight; 0 means 2 s.
 	Poll time.Duration
 }
 
-// Executor drives the pools of a cluster. Passes over different pools may run
-// at once; they meet in the ledger.
+// Executor rolls out the pools of a cluster. Sync may run concurrently for
+// different pools.
 type Executor struct {
 	cfg Config
 
 	mu    sync.Mutex
 	fence ledger.Fence
-	// refused says why the last step on a node failed, by its UID; for people.
+	// lastErrors are the errors of the last steps that failed, by node UID.
 	lastErrors map[string]string
 }
 
-// New checks the configuration.
+// New returns an Executor, or an error if the configuration is incomplete.
 func New(c Config) (*Executor, error) {
 	switch {
 	case c.Ledger == nil, c.Facts == nil, c.Agents == nil, c.Cordoner == nil, c.Evictor == nil, c.Now == nil:
-		return nil, errors.New("rollout executor: Ledger, World, Agents, Cordoner, Evictor and Now are needed")
+		return nil, errors.New("rollout executor: Ledger, Facts, Agents, Cordoner, Evictor and Now are required")
 	case c.ClusterUID == "" || c.Holder == "":
-		return nil, errors.New("rollout executor: the cluster's UID (that of the namespace kube-system) and a holder's name are needed")
+		return nil, errors.New("rollout executor: ClusterUID (the UID of namespace kube-system) and Holder are required")
 	}
 	if c.Workers <= 0 {
 		c.Workers = defaultWorkers
@@ -159,13 +160,13 @@ func New(c Config) (*Executor, error) {
 	return &Executor{cfg: c, lastErrors: map[string]string{}}, nil
 }
 
-// Lead acquires a new fence, above what is stored and what agents report. It's
-// called when leadership begins, before the first pass; a pass calls it again
-// when an agent refuses the fence or the ledger was lost.
+// Lead acquires a new fence, above the stored and the reported epochs. Call it
+// when leadership starts, before the first Sync. Sync calls it again if an agent
+// rejects the fence or the ledger was lost.
 func (e *Executor) Lead(ctx context.Context, reported []uint64) error {
 	fence, err := e.cfg.Ledger.Acquire(ctx, e.cfg.ClusterUID, e.cfg.Holder, reported)
 	if err != nil {
-		return fmt.Errorf("lead the rollout: %w", err)
+		return fmt.Errorf("acquire the rollout's fence: %w", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -173,43 +174,42 @@ func (e *Executor) Lead(ctx context.Context, reported []uint64) error {
 	return nil
 }
 
-// currentFence returns the fence that orders carry now.
+// currentFence returns the fence of this leader's orders.
 func (e *Executor) currentFence() ledger.Fence {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.fence
 }
 
-// Pool is one pool to drive.
+// Pool is one pool to roll out.
 type Pool struct {
 	NodeOS *v1alpha1.NodeOS
-	// Product is what the verified image is; Unverified says why it isn't
-	// trusted, UnverifiedReason in one word, both empty if it is.
+	// Product is that of the verified image. Unverified and UnverifiedReason are
+	// the message and the reason why the image isn't trusted; empty if it is.
 	Product, Unverified, UnverifiedReason string
 }
 
-// Problem is a step that didn't succeed; the next pass tries again if it's
-// still wanted.
+// Problem is a failed step. The next Sync repeats it if it is still in the plan.
 type Problem struct {
 	Host string
 	Step rollout.StepKind
 	Err  error
 }
 
-// Result is what a pass did.
+// Result is the result of Sync.
 type Result struct {
 	Decision rollout.Decision
-	// Done are the steps that were handed over without an error.
+	// Done are the steps that were performed without an error.
 	Done []rollout.Step
-	// Problems are those that failed, and hosts that couldn't be asked.
+	// Problems are the steps that failed.
 	Problems []Problem
-	// RequeueAfter is when the next pass is due even if nothing happens.
+	// RequeueAfter is the delay of the next Sync if no event triggers it earlier.
 	RequeueAfter time.Duration
 }
 
-// Sync looks at the pool once, plans and does the steps. The error is
-// ledger.ErrSuperseded when another leader has taken over: stop leading. Lost
-// races and refused steps are no errors.
+// Sync observes the pool once, makes a plan and performs its steps. The error is
+// ledger.ErrSuperseded if another leader has taken over: stop leading. Conflicts
+// on the ledger and failed steps aren't errors.
 func (e *Executor) Sync(ctx context.Context, p Pool) (Result, error) {
 	pool, err := rollout.PoolOf(p.NodeOS)
 	if err != nil {
@@ -250,7 +250,7 @@ func (e *Executor) Sync(ctx context.Context, p Pool) (Result, error) {
 	return r.out, nil
 }
 
-// note keeps or clears why the last step on a node failed.
+// setLastError sets or clears the error of a node's last step.
 func (e *Executor) setLastError(uid string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -270,11 +270,11 @@ func (e *Executor) lastError(uid string) string {
 	return e.lastErrors[uid]
 }
 
-// load reads the ledger and makes sure that it's under our fence.
+// load reads the ledger and checks that it contains this leader's fence.
 func (e *Executor) load(ctx context.Context) (ledger.Snapshot, ledger.Fence, error) {
 	fence := e.currentFence()
 	if fence.Epoch == 0 {
-		return ledger.Snapshot{}, fence, errors.New("rollout executor: Lead comes before the first pass")
+		return ledger.Snapshot{}, fence, errors.New("rollout executor: Lead must be called before Sync")
 	}
 	for range 2 {
 		snap, err := e.cfg.Ledger.Load(ctx)
@@ -284,10 +284,10 @@ func (e *Executor) load(ctx context.Context) (ledger.Snapshot, ledger.Fence, err
 		switch stored := snap.Document.Fence; {
 		case stored == fence:
 			return snap, fence, nil
-		case stored.Epoch >= fence.Epoch: // equal: another holder's
-			return ledger.Snapshot{}, fence, fmt.Errorf("%w: epoch %d, ours is %d", ledger.ErrSuperseded, stored.Epoch, fence.Epoch)
+		case stored.Epoch >= fence.Epoch: // equal: of another holder
+			return ledger.Snapshot{}, fence, superseded(stored, fence)
 		}
-		// The ledger was lost or is an older one: lead anew, above ourselves.
+		// The ledger was lost or an older one was restored: acquire a new fence.
 		if err := e.Lead(ctx, []uint64{fence.Epoch}); err != nil {
 			return ledger.Snapshot{}, fence, err
 		}
@@ -296,7 +296,11 @@ func (e *Executor) load(ctx context.Context) (ledger.Snapshot, ledger.Fence, err
 	return ledger.Snapshot{}, fence, ledger.ErrConflict
 }
 
-// again says when to look next.
+func superseded(stored, own ledger.Fence) error {
+	return fmt.Errorf("%w: stored epoch %d, own epoch %d", ledger.ErrSuperseded, stored.Epoch, own.Epoch)
+}
+
+// nextSync returns the delay of the next Sync.
 func nextSync(r Result, poll time.Duration, now time.Time) time.Duration {
 	wait := idleInterval
 	if r.Decision.Changed {

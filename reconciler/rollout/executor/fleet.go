@@ -14,10 +14,10 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/rollout"
 )
 
-// noIdentity is what's said of a host without a pinned identity.
-const noIdentity = "no identity is pinned: enrol the host, then set spec.identity of its Host"
+// noIdentity is the message for a host without a pinned identity.
+const noIdentity = "no identity pinned; enrol the host, then set spec.identity.hostID of its Host"
 
-// Fleet is Agents over the connections of a fleet.
+// Fleet implements Agents with the connections of a fleet.Fleet.
 type Fleet struct{ Fleet *fleet.Fleet }
 
 // Observed implements Agents.
@@ -28,9 +28,9 @@ func (f Fleet) Observed(hostID string) rollout.Agent {
 	state, ok := f.Fleet.State(hostID)
 	switch {
 	case !ok:
-		return rollout.Agent{Problem: "the host isn't dialled yet"}
+		return rollout.Agent{Problem: "no connection to the agent attempted yet"}
 	case !state.Connected:
-		out := rollout.Agent{Problem: "the agent can't be reached", CertificateExpires: state.About.CertificateExpires}
+		out := rollout.Agent{Problem: "the agent is unreachable", CertificateExpires: state.About.CertificateExpires}
 		if state.Err != nil {
 			out.Problem = sanitize.Line(state.Err.Error())
 		}
@@ -64,10 +64,10 @@ func (f Fleet) Order(ctx context.Context, hostID string, o Order) error {
 	case rollout.StepRollback:
 		_, err = f.Fleet.Rollback(ctx, hostID, order, o.Digest)
 	default:
-		return fmt.Errorf("%s is no order for an agent", o.Kind)
+		return fmt.Errorf("%s is not an agent's order", o.Kind)
 	}
 	return err
 }
 
-// fleet's refusal of a fence is this package's.
+// Fleet.Order returns a FencedError.
 var _ FencedError = (*fleet.FencedError)(nil)

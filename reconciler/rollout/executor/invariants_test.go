@@ -38,7 +38,7 @@ func newSimulation(hosts, maxUnavailable int) *simulation {
 	return sim
 }
 
-// pass runs one pass; it returns false if the leader crashed in it.
+// syncOnce runs one Sync; alive is false if the leader crashed.
 func syncOnce(ctx context.Context, sim *simulation, e *Executor) (alive bool, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -52,8 +52,8 @@ func syncOnce(ctx context.Context, sim *simulation, e *Executor) (alive bool, er
 	return true, err
 }
 
-// TestActivationRechecksTheCordon changes the world between the plan and its
-// steps: someone takes the cordon off when the order to boot is about to go.
+// TestActivationRechecksTheCordon uncordons a node between the plan and the order
+// to activate.
 func TestActivationRechecksTheCordon(t *testing.T) {
 	t.Parallel()
 	sim := newSimulation(2, 1)
@@ -78,19 +78,19 @@ func TestActivationRechecksTheCordon(t *testing.T) {
 		sim.tick(5 * time.Second)
 	}
 	if !interfered {
-		t.Fatal("no host came as far as the order")
+		t.Fatal("no host reached activation")
 	}
 	for name, n := range sim.nodes {
 		if len(n.activated) > 0 {
-			t.Errorf("%s was activated though its cordon was taken off", name)
+			t.Errorf("%s was activated although it was uncordoned", name)
 		}
 	}
 	if len(sim.violations) > 0 {
-		t.Errorf("violated: %v", sim.violations)
+		t.Errorf("violations: %v", sim.violations)
 	}
 }
 
-// leaders are two processes that both believe to lead.
+// leaders are two processes that both act as the leader.
 type leaders struct {
 	sim  *simulation
 	two  [2]*Executor
@@ -117,13 +117,13 @@ func (l *leaders) sync(ctx context.Context, t *rapid.T, i int) {
 		l.restart(ctx, i)
 	case errors.Is(err, ledger.ErrSuperseded), errors.Is(err, errLost), errors.Is(err, ledger.ErrConflict), err == nil:
 	default:
-		t.Fatalf("a pass failed: %v", err)
+		t.Fatalf("Sync failed: %v", err)
 	}
 }
 
-// TestInvariantsHoldUnderFaults lets two leaders work on a fleet while they
-// crash, messages are lost and doubled, people change the pool and nodes come
-// and go. What may never happen is checked in sim_test.go where it would.
+// TestInvariantsHoldUnderFaults runs two leaders on one fleet while they crash,
+// messages are lost or repeated, and users change the pool and its nodes. The
+// simulation in sim_test.go checks the invariants.
 func TestInvariantsHoldUnderFaults(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -157,14 +157,14 @@ func TestInvariantsHoldUnderFaults(t *testing.T) {
 		for range steps {
 			disturb(ctx, t, sim, l, &saved, &active)
 			if len(sim.violations) > 0 {
-				t.Fatalf("violated: %v", sim.violations)
+				t.Fatalf("violations: %v", sim.violations)
 			}
 		}
 		converge(ctx, t, sim, l)
 	})
 }
 
-// disturb does one thing of many.
+// disturb performs one random event.
 func disturb(ctx context.Context, t *rapid.T, sim *simulation, l *leaders, saved **simulation, active *int) {
 	node := func() *simNode {
 		names := slices.Sorted(maps.Keys(sim.nodes))
@@ -213,10 +213,10 @@ func disturb(ctx context.Context, t *rapid.T, sim *simulation, l *leaders, saved
 	}
 }
 
-// backup keeps what etcd holds; restore brings it back, or loses the ledger
-// where nothing was kept. It happens once in a run: after two such losses an
-// agent may have forgotten the attempt that cordoned its node, and a person
-// must uncordon it.
+// backup saves the content of etcd; restore restores it, or deletes the ledger if
+// there is no backup. It happens once per run: after two restores an agent may no
+// longer report the attempt that cordoned its node, so that an operator must
+// uncordon it.
 func (sim *simulation) backup(saved **simulation) {
 	kept := &simulation{doc: sim.doc.Clone(), missing: sim.missing, nodes: map[string]*simNode{}}
 	for name, n := range sim.nodes {
@@ -241,12 +241,12 @@ func (sim *simulation) restore(saved *simulation) {
 			n.Unschedulable, n.CordonedBy, n.externalCordon = old.Unschedulable, old.CordonedBy, old.externalCordon
 			continue
 		}
-		// etcd doesn't know this Node: the kubelet registers it anew.
+		// The backup doesn't contain this Node: the kubelet registers it again.
 		n.UID, n.Unschedulable, n.CordonedBy, n.externalCordon = sim.id("uid"), false, "", false
 	}
 }
 
-// settle takes all disturbance away: the pool must then reach its target.
+// converge stops all faults: the pool must then reach its target.
 func converge(ctx context.Context, t *rapid.T, sim *simulation, l *leaders) {
 	sim.fault = nil
 	sim.setTarget(5)
@@ -272,14 +272,14 @@ func converge(ctx context.Context, t *rapid.T, sim *simulation, l *leaders) {
 		l.sync(ctx, t, 0)
 		sim.tick(20 * time.Second)
 		if len(sim.violations) > 0 {
-			t.Fatalf("violated while settling: %v", sim.violations)
+			t.Fatalf("violations without faults: %v", sim.violations)
 		}
 		if sim.converged() {
 			return
 		}
 	}
 	r, err := l.two[0].Sync(ctx, Pool{NodeOS: sim.pool.DeepCopy(), Product: "os"})
-	t.Fatalf("the pool never reaches its target: err=%v\nslots %+v\nwaiting %+v\nconditions %+v\nnodes %v", err, sim.doc.Slots, r.Decision.Waiting, r.Decision.Status.Conditions, sim.describe())
+	t.Fatalf("the pool doesn't reach its target: err=%v\nslots %+v\nwaiting %+v\nconditions %+v\nnodes %v", err, sim.doc.Slots, r.Decision.Waiting, r.Decision.Status.Conditions, sim.describe())
 }
 
 func (sim *simulation) converged() bool {
@@ -295,7 +295,7 @@ func (sim *simulation) describe() string {
 	out := ""
 	for _, name := range slices.Sorted(maps.Keys(sim.nodes)) {
 		n := sim.nodes[name]
-		out += fmt.Sprintf("\n%s uid=%s ready=%v cordon=%v by=%q foreign=%v pods=%d down=%v booted=%s/%v trial=%+v op=%+v last=%+v denied=%v",
+		out += fmt.Sprintf("\n%s uid=%s ready=%v cordon=%v by=%q externalCordon=%v pods=%d down=%v booted=%s/%v trial=%+v op=%+v last=%+v denied=%v",
 			name, n.UID, n.Ready, n.Unschedulable, n.CordonedBy, n.externalCordon, n.pods, n.down, n.facts.Booted.Version, n.facts.Booted.Confirmed, n.facts.Trial, n.facts.Operation, n.facts.Last, n.facts.Denied)
 	}
 	return out

@@ -25,10 +25,10 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/rollout"
 )
 
-// This file simulates a cluster and its hosts for the property tests: every
-// call of an executor goes through world.call, where a test may crash the
-// leader, lose the answer, double the message or let the other leader run.
-// What may never happen is checked at the moment at which it would.
+// This file simulates a cluster and its hosts for the property tests. Every call
+// of an executor passes simulation.call, where a test may crash the leader, lose
+// the response, repeat the request or run the other leader. Each write and order
+// checks the invariants that it could violate.
 
 const (
 	simClusterUID = "cluster-uid"
@@ -38,13 +38,13 @@ const (
 
 func simDigest(n int) string { return fmt.Sprintf("sha256:%064x", n) }
 
-// crash is what kills a leader in the middle of a pass.
+// crash is the panic that ends a leader during Sync.
 type crash struct{}
 
-// errLost is a message, or its answer, that got lost.
-var errLost = errors.New("lost on the wire")
+// errLost is a lost request or response.
+var errLost = errors.New("message lost")
 
-// fault is what happens to a call.
+// fault is the fault of one call.
 type fault int
 
 const (
@@ -54,38 +54,38 @@ const (
 	faultCrashBefore
 	faultCrashAfter
 	faultTwice
-	faultOther // the other leader runs a whole pass first
+	faultOther // the other leader runs a Sync first
 )
 
 type simNode struct {
 	rollout.Node
-	externalCordon bool // an administrator's cordon stands
+	externalCordon bool // cordoned by an administrator
 	pods           int
 	facts          nodeos.HostFacts
 	down           bool // rebooting
 	hostID         string
-	pending        []func() // what the host does at its next tick
-	stuck          bool     // the host never comes back from its reboot
-	// activated counts reboots into a new system, by attempt.
+	pending        []func() // the host's actions, one per tick
+	stuck          bool     // the host never finishes its reboot
+	// activated counts the boots of a new image, by operation ID.
 	activated map[string]int
 	fence     uint64
 }
 
-// world is the truth.
+// simulation is the state of the cluster and its hosts.
 type simulation struct {
 	now        time.Time
 	nodes      map[string]*simNode // by name
 	doc        ledger.Document
 	missing    bool
 	version    int
-	bad        map[string]bool // digests that don't pass their checks
+	bad        map[string]bool // digests that fail their checks
 	pool       *v1alpha1.NodeOS
 	fault      func(call string) fault
 	other      func()
 	violations []string
 	restored   bool
-	// firmware falls back from every bad system; else some of them boot and
-	// only the gates find them bad.
+	// firmware makes every bad image fall back; otherwise some boot and fail
+	// only the gates.
 	firmware bool
 	serial   int
 }
@@ -99,7 +99,7 @@ func (sim *simulation) id(prefix string) string {
 	return fmt.Sprintf("%s-%d", prefix, sim.serial)
 }
 
-// call runs f under whatever fault the test wants.
+// call runs f with the fault that the test chooses.
 func (sim *simulation) call(name string, f func() error) error {
 	kind := faultNone
 	if sim.fault != nil {
@@ -129,7 +129,7 @@ func (sim *simulation) call(name string, f func() error) error {
 
 // --- ledger
 
-// simMaps is the API server for the one ConfigMap, under the real Store.
+// simMaps is the ledger's ConfigMap, for the real Store.
 type simMaps struct{ sim *simulation }
 
 func (m simMaps) Get(context.Context, string, metav1.GetOptions) (*corev1.ConfigMap, error) {
@@ -177,16 +177,17 @@ func (m simMaps) write(cm *corev1.ConfigMap, create bool) (*corev1.ConfigMap, er
 	return out, err
 }
 
-// checkClaims holds I1, I4 and I5: what a claim adds never exceeds the limit,
-// counting whoever is away for whatever reason.
+// checkClaims checks that claims never exceed maxUnavailable, that a slot is freed
+// before another attempt claims it, and that it is freed only after the uncordon
+// and the trial. Hosts that are unavailable for any reason count.
 func (sim *simulation) checkClaims(before, after ledger.Document) {
 	claimed := 0
 	for uid, s := range after.Slots {
 		old, had := before.Slots[uid]
 		if had && old.Attempt != s.Attempt && s.State == ledger.Claimed {
-			sim.addViolation("I4: the slot of %s went from attempt %s to %s without being freed", s.Node, old.Attempt, s.Attempt)
+			sim.addViolation("the slot of %s went from attempt %s to %s without being freed", s.Node, old.Attempt, s.Attempt)
 		}
-		if !had && s.State == ledger.Claimed { // one that was adopted is further
+		if !had && s.State == ledger.Claimed { // an adopted slot has a later state
 			claimed++
 		}
 	}
@@ -195,10 +196,10 @@ func (sim *simulation) checkClaims(before, after ledger.Document) {
 			continue
 		}
 		if n := sim.nodes[s.Node]; n != nil && n.UID == uid && n.CordonedBy == s.Owner() {
-			sim.addViolation("I5: the slot of %s was freed before its cordon (%s)", s.Node, s.Owner())
+			sim.addViolation("the slot of %s was freed before the uncordon (%s)", s.Node, s.Owner())
 		}
 		if n := sim.nodes[s.Node]; n != nil && n.UID == uid && n.facts.Trial != nil && strings.HasPrefix(n.facts.Trial.OperationID, s.Attempt) {
-			sim.addViolation("I5: the slot of %s (%s) was freed while it's on trial", s.Node, s.State)
+			sim.addViolation("the slot of %s (%s) was freed during its trial", s.Node, s.State)
 		}
 	}
 	if claimed == 0 {
@@ -215,7 +216,7 @@ func (sim *simulation) checkClaims(before, after ledger.Document) {
 	}
 	limit := int(sim.pool.Spec.Strategy.MaxUnavailable.IntVal)
 	if len(away) > limit {
-		sim.addViolation("I1: %d claims make %d hosts unavailable (%v), %d may be", claimed, len(away), slices.Sorted(maps.Keys(away)), limit)
+		sim.addViolation("%d claims make %d hosts unavailable (%v), the limit is %d", claimed, len(away), slices.Sorted(maps.Keys(away)), limit)
 	}
 }
 
@@ -252,7 +253,7 @@ func (s simFacts) Node(_ context.Context, name string) (rollout.Node, error) {
 func (s simFacts) Health(_ context.Context, slot ledger.Slot, f *nodeos.HostFacts, _ *gate.Checks) rollout.Health {
 	n := s.sim.nodes[slot.Node]
 	if n == nil || !n.Ready || n.BootID != f.BootID || s.sim.bad[f.Booted.Digest] {
-		return rollout.Health{Observed: true, Blocking: "not well"}
+		return rollout.Health{Observed: true, Blocking: "unhealthy"}
 	}
 	return rollout.Health{Observed: true, OK: true}
 }
@@ -282,7 +283,7 @@ func (c simCordoner) Uncordon(_ context.Context, name, uid, owner string) error 
 			return nil
 		}
 		if n.externalCordon {
-			c.sim.addViolation("I2: %s uncordons %s, which an administrator cordoned", owner, name)
+			c.sim.addViolation("%s uncordons %s, which an administrator cordoned", owner, name)
 		}
 		n.Unschedulable, n.CordonedBy, n.pods = false, "", 2
 		return nil
@@ -310,7 +311,7 @@ func (e simEvictor) Round(_ context.Context, r drain.Request, _ time.Time) (drai
 			return nil
 		}
 		if n.externalCordon && n.CordonedBy == "" {
-			e.sim.addViolation("I2: %s is drained though an administrator cordoned it", r.Node)
+			e.sim.addViolation("%s is drained although an administrator cordoned it", r.Node)
 		}
 		n.pods--
 		out.Remaining = n.pods
@@ -359,7 +360,7 @@ func (n *simNode) copyFacts() nodeos.HostFacts {
 	f.Slots, f.Denied = slices.Clone(f.Slots), slices.Clone(f.Denied)
 	if f.Trial != nil {
 		t := *f.Trial
-		t.FromBootID = "" // the wire doesn't carry it
+		t.FromBootID = "" // not part of the protocol
 		f.Trial = &t
 	}
 	if f.Operation != nil {
@@ -369,10 +370,10 @@ func (n *simNode) copyFacts() nodeos.HostFacts {
 	return f
 }
 
-// fencedError is an agent's refusal of a low fence.
+// fencedError is the agent's error for a lower fence.
 type fencedError struct{ fence nodeos.Fence }
 
-func (e fencedError) Error() string        { return fmt.Sprintf("the fence is %d by now", e.fence.Epoch) }
+func (e fencedError) Error() string        { return fmt.Sprintf("the fence is %d", e.fence.Epoch) }
 func (e fencedError) Stored() nodeos.Fence { return e.fence }
 
 func (a simAgents) Order(_ context.Context, hostID string, o Order) error {
@@ -392,7 +393,7 @@ func (a simAgents) Order(_ context.Context, hostID string, o Order) error {
 	})
 }
 
-// take is what an agent does with an order.
+// handleOrder is the agent's handling of an order.
 func (sim *simulation) handleOrder(n *simNode, o Order) error {
 	switch o.Kind {
 	case rollout.StepStage:
@@ -402,17 +403,17 @@ func (sim *simulation) handleOrder(n *simNode, o Order) error {
 	case rollout.StepCommit:
 		t := n.facts.Trial
 		if t == nil || t.OperationID != o.OperationID {
-			return nil // known and over, or never begun
+			return nil // already ended or never started
 		}
 		if n.facts.Booted.Digest != o.Digest {
-			return errors.New("another system runs")
+			return errors.New("another image runs")
 		}
 		sim.commit(n)
 		return nil
 	case rollout.StepRollback:
 		t := n.facts.Trial
 		if t == nil || t.OperationID != o.OperationID {
-			return errors.New("nothing of that name is on trial")
+			return errors.New("no such trial")
 		}
 		n.pending = append(n.pending, func() {
 			if n.facts.Trial != nil && n.facts.Trial.OperationID == o.OperationID {
@@ -473,26 +474,27 @@ func (sim *simulation) handleActivate(n *simNode, o Order) error {
 	return nil
 }
 
-// checkActivation holds I2, I5, I6, I7 and I9 at the moment of no return.
+// checkActivation checks that a host is activated only with a slot and a cordon of
+// the attempt, drained, once per attempt and with the highest fence.
 func (sim *simulation) checkActivation(n *simNode, o Order) {
 	s, ok := sim.doc.Slots[n.UID]
 	switch {
 	case !ok:
-		sim.addViolation("I5: %s is activated without a slot", n.Name)
+		sim.addViolation("%s is activated without a slot", n.Name)
 	case s.Attempt != o.Attempt:
-		sim.addViolation("I4: %s is activated for %s, its slot is %s", n.Name, o.Attempt, s.Attempt)
+		sim.addViolation("%s is activated for %s, its slot is %s", n.Name, o.Attempt, s.Attempt)
 	case !n.Unschedulable || n.CordonedBy != s.Owner():
-		sim.addViolation("I2: %s is activated though its cordon is %q, not %q", n.Name, n.CordonedBy, s.Owner())
+		sim.addViolation("%s is activated although its cordon is %q, not %q", n.Name, n.CordonedBy, s.Owner())
 	case n.pods > 0:
 		sim.addViolation("%s is activated with %d pods on it", n.Name, n.pods)
 	}
 	for id, times := range n.activated {
 		if strings.HasPrefix(id, o.Attempt) && times > 0 {
-			sim.addViolation("I6: %s is activated twice for %s", n.Name, o.Attempt)
+			sim.addViolation("%s is activated twice for %s", n.Name, o.Attempt)
 		}
 	}
 	if o.Fence.Epoch < n.fence {
-		sim.addViolation("I9: %s obeys epoch %d after %d", n.Name, o.Fence.Epoch, n.fence)
+		sim.addViolation("%s accepts epoch %d after %d", n.Name, o.Fence.Epoch, n.fence)
 	}
 }
 
@@ -509,7 +511,6 @@ func (sim *simulation) bootTarget(n *simNode) {
 		return
 	}
 	if sim.bad[n.facts.Slots[i].Image.Ref.Digest] && (sim.firmware || sim.serial%2 == 0) {
-		// The firmware gives up on it and falls back.
 		sim.rollBack(n)
 		return
 	}
@@ -521,7 +522,7 @@ func (sim *simulation) bootTarget(n *simNode) {
 	}
 }
 
-// goBack boots what ran before the trial, and denies the trial's digest.
+// rollBack boots the previous image and denies the digest of the trial.
 func (sim *simulation) rollBack(n *simNode) {
 	t := n.facts.Trial
 	old := slices.IndexFunc(n.facts.Slots, func(s nodeos.Slot) bool { return s.Name == t.From.Slot })
@@ -547,7 +548,7 @@ func (sim *simulation) commit(n *simNode) {
 	}
 }
 
-// tick lets time pass, hosts do one thing each, and dead men's timers run out.
+// tick advances the time, runs one action per host and expires commit deadlines.
 func (sim *simulation) tick(d time.Duration) {
 	sim.now = sim.now.Add(d)
 	for _, name := range slices.Sorted(maps.Keys(sim.nodes)) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
@@ -18,7 +19,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/rollout"
 )
 
-// run is one pass over one pool.
+// poolSync is one Sync of one pool.
 type poolSync struct {
 	e      *Executor
 	pool   rollout.Pool
@@ -32,9 +33,9 @@ type poolSync struct {
 	out          Result
 }
 
-// observe gathers what the plan is made from. Hosts in flight are asked now;
-// of the others what was seen last will do, since no step that disrupts
-// follows without asking again.
+// observe gathers the input of the plan. Hosts in flight report current facts;
+// for the others the last facts are enough, because every disruptive step checks
+// current facts first.
 func (r *poolSync) observe(ctx context.Context, doc ledger.Document) (rollout.Input, error) {
 	slots := map[string]ledger.Slot{}
 	for uid, s := range doc.Slots {
@@ -44,10 +45,10 @@ func (r *poolSync) observe(ctx context.Context, doc ledger.Document) (rollout.In
 	}
 	obs, err := r.e.cfg.Facts.Observe(ctx, r.nodeOS, slots)
 	if err != nil {
-		return rollout.Input{}, fmt.Errorf("observe the pool %s: %w", r.pool.Name, err)
+		return rollout.Input{}, fmt.Errorf("observe pool %s: %w", r.pool.Name, err)
 	}
 	r.obs = obs
-	var flying []int
+	var inFlight []int
 	for i := range obs.Members {
 		m := &obs.Members[i]
 		m.Agent = r.e.cfg.Agents.Observed(obs.HostIDs[m.Node.UID])
@@ -56,11 +57,11 @@ func (r *poolSync) observe(ctx context.Context, doc ledger.Document) (rollout.In
 			m.Agent.Problem = mismatch(m.Node, m.Agent.Facts)
 		}
 		if _, ok := slots[m.Node.UID]; ok {
-			flying = append(flying, i)
+			inFlight = append(inFlight, i)
 		}
 	}
-	r.each(ctx, len(flying), func(ctx context.Context, i int) {
-		m := &obs.Members[flying[i]]
+	r.each(ctx, len(inFlight), func(ctx context.Context, i int) {
+		m := &obs.Members[inFlight[i]]
 		r.refresh(ctx, m, slots[m.Node.UID])
 	})
 	return rollout.Input{
@@ -69,15 +70,15 @@ func (r *poolSync) observe(ctx context.Context, doc ledger.Document) (rollout.In
 	}, ctx.Err()
 }
 
-// mismatch says why the facts aren't those of the node; empty if they may be.
+// mismatch returns why the facts aren't those of the node; "" if they may be.
 func mismatch(n rollout.Node, f *nodeos.HostFacts) string {
 	if f.NodeName != "" && f.NodeName != n.Name {
-		return sanitize.Line("the agent says that it's on node " + f.NodeName)
+		return sanitize.Line("the agent reports node " + f.NodeName)
 	}
 	return ""
 }
 
-// ask brings what's known of a host in flight up to date.
+// refresh updates the member of a host in flight.
 func (r *poolSync) refresh(ctx context.Context, m *rollout.Member, s ledger.Slot) {
 	id := r.obs.HostIDs[m.Node.UID]
 	facts, err := r.e.cfg.Agents.Facts(ctx, id)
@@ -113,7 +114,7 @@ func (r *poolSync) drainRequest(node string) drain.Request {
 	return drain.Request{Node: node, KubeletDead: r.obs.KubeletDead[node], Policy: policy}
 }
 
-// perform does the steps, several at once.
+// perform performs the steps in parallel.
 func (r *poolSync) perform(ctx context.Context, steps []rollout.Step) error {
 	r.each(ctx, len(steps), func(ctx context.Context, i int) {
 		s := steps[i]
@@ -132,26 +133,26 @@ func (r *poolSync) perform(ctx context.Context, steps []rollout.Step) error {
 		}
 	})
 	if len(r.fencedEpochs) > 0 {
-		// An agent has seen a higher epoch than ours: raise it in the cluster
-		// first. If it's another leader's, the next pass finds out there.
+		// An agent has seen a higher epoch: raise the stored one first. If it is
+		// another leader's, the next Sync detects that.
 		return r.raiseFence(ctx)
 	}
 	return nil
 }
 
-// refence raises our fence, unless another leader has taken over.
+// raiseFence acquires a new fence unless another leader has taken over.
 func (r *poolSync) raiseFence(ctx context.Context) error {
 	snap, err := r.e.cfg.Ledger.Load(ctx)
 	if err != nil {
 		return err
 	}
 	if f := snap.Document.Fence; f.Epoch > r.fence.Epoch || f.Epoch == r.fence.Epoch && f != r.fence {
-		return fmt.Errorf("%w: epoch %d, ours is %d", ledger.ErrSuperseded, snap.Document.Fence.Epoch, r.fence.Epoch)
+		return superseded(f, r.fence)
 	}
 	return r.e.Lead(ctx, r.fencedEpochs)
 }
 
-// each calls f for 0 to n-1 on at most Workers goroutines, and waits for them.
+// each calls f for 0 to n-1 on at most Workers goroutines and waits for them.
 func (r *poolSync) each(ctx context.Context, n int, f func(context.Context, int)) {
 	one := func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, stepTimeout)
@@ -180,7 +181,7 @@ func (r *poolSync) each(ctx context.Context, n int, f func(context.Context, int)
 	}
 }
 
-// do performs one step, after a last look.
+// do performs one step after checking current facts.
 func (r *poolSync) do(ctx context.Context, s rollout.Step) error {
 	switch s.Kind {
 	case rollout.StepCordon:
@@ -205,7 +206,7 @@ func (r *poolSync) do(ctx context.Context, s rollout.Step) error {
 	return r.order(ctx, s, n)
 }
 
-// order gives an agent an order, on facts that it gave in this step.
+// order sends an order after checking the agent's current facts.
 func (r *poolSync) order(ctx context.Context, s rollout.Step, n rollout.Node) error {
 	id := r.obs.HostIDs[s.NodeUID]
 	facts, err := r.e.cfg.Agents.Facts(ctx, id)
@@ -213,14 +214,14 @@ func (r *poolSync) order(ctx context.Context, s rollout.Step, n rollout.Node) er
 		return err
 	}
 	if why := mismatch(n, &facts); why != "" {
-		return fmt.Errorf("%s: %s", s.Kind, why)
+		return fmt.Errorf("%s %s: %s", strings.ToLower(string(s.Kind)), s.Node, why)
 	}
 	if err := rollout.Permit(s, n, &facts); err != nil {
 		return err
 	}
 	ref, err := nodeos.ParseImageRef(s.Slot.Ref)
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.Kind, err)
+		return fmt.Errorf("%s %s: %w", strings.ToLower(string(s.Kind)), s.Node, err)
 	}
 	o := Order{
 		Kind: s.Kind, OperationID: s.OperationID, Attempt: s.Attempt,
