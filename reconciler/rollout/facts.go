@@ -125,8 +125,6 @@ func (q Quorum) Allows(node string) (bool, string) {
 		return true, ""
 	case !q.Observed:
 		return false, "quorum unknown: " + orDefault(q.Problem, "set spec.controlPlane.quorum")
-	case q.Problem != "":
-		return false, q.Problem
 	}
 	left, need := q.Healthy, q.Voters/2+1
 	if q.HealthyOn[node] {
