@@ -41,8 +41,8 @@ func fullDocument() Document {
 	return d
 }
 
-// TestEveryVersionDecodes reads what older and newer versions wrote. The golden
-// file of a version is never rewritten once that version was released.
+// TestEveryVersionDecodes decodes the golden file of each version. A golden file
+// must not change after its version was released.
 func TestEveryVersionDecodes(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("testdata", "v1.json"))
@@ -61,7 +61,7 @@ func TestEveryVersionDecodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(compact(t, raw), string(again)); diff != "" {
-		t.Errorf("v1.json isn't written as it was read (-want +got):\n%s", diff)
+		t.Errorf("v1.json encoded again (-want +got):\n%s", diff)
 	}
 }
 
@@ -104,12 +104,12 @@ func compact(t *testing.T, raw []byte) string {
 func TestUnreadableLedgersAreRejected(t *testing.T) {
 	t.Parallel()
 	for name, raw := range map[string]string{
-		"no JSON":                 "slots",
-		"no version":              `{"fence":{"epoch":1}}`,
-		"two versions ahead":      `{"version":3,"fence":{"epoch":1}}`,
-		"a slot of no node":       `{"version":1,"slots":{"":{"attempt":"a","state":"Claimed"}}}`,
-		"a slot without attempt":  `{"version":1,"slots":{"u":{"state":"Claimed"}}}`,
-		"more than the API takes": `{"version":1,"x":"` + strings.Repeat("y", MaxBytes) + `"}`,
+		"invalid JSON":           "slots",
+		"no version":             `{"fence":{"epoch":1}}`,
+		"two versions ahead":     `{"version":3,"fence":{"epoch":1}}`,
+		"a slot without node":    `{"version":1,"slots":{"":{"attempt":"a","state":"Claimed"}}}`,
+		"a slot without attempt": `{"version":1,"slots":{"u":{"state":"Claimed"}}}`,
+		"more than MaxBytes":     `{"version":1,"x":"` + strings.Repeat("y", MaxBytes) + `"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -129,7 +129,7 @@ func TestExceedingALimitIsAnError(t *testing.T) {
 		d.SetSlot(fmt.Sprintf("uid-%d", i), Slot{Node: "n", Attempt: "a", State: Claimed})
 	}
 	if _, err := Encode(d); err == nil || !strings.Contains(err.Error(), "513 slots, at most 512") {
-		t.Errorf("error %v, want one that names the limit", err)
+		t.Errorf("error %v, want one with the limit", err)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestCloneSharesNothing(t *testing.T) {
 	c.FreeSlot("uid-1")
 	delete(c.Marks, "os")
 	if diff := cmp.Diff(fullDocument(), d, ignoreExtra()); diff != "" {
-		t.Errorf("a change of the clone changed the original:\n%s", diff)
+		t.Errorf("changing the clone changed the original:\n%s", diff)
 	}
 }
 
@@ -155,14 +155,14 @@ func TestOneHostCannotDenyAPool(t *testing.T) {
 		p.Deny("d", DeniedHost{NodeUID: "a", At: noon()}, 2)
 	}
 	if d, _ := p.Denial("d"); d.Pool || len(d.Hosts) != 1 {
-		t.Errorf("five reports of one host make %+v", d)
+		t.Errorf("five failures of one host result in %+v", d)
 	}
 	if n := p.FailuresOf("d"); n != 1 {
-		t.Errorf("they count as %d failures", n)
+		t.Errorf("five failures of one host count as %d", n)
 	}
 	p.Deny("d", DeniedHost{NodeUID: "b", At: noon()}, 2)
 	if d, _ := p.Denial("d"); !d.Pool {
-		t.Error("two hosts don't deny the pool")
+		t.Error("failures of two hosts don't deny the pool")
 	}
 }
 
@@ -174,7 +174,7 @@ func TestACommittedDigestIsNotDeniedByReports(t *testing.T) {
 		p.Deny("d", DeniedHost{NodeUID: fmt.Sprint(i), At: noon()}, 2)
 	}
 	if d, _ := p.Denial("d"); d.Pool {
-		t.Error("reports deny a digest that a healthy host runs")
+		t.Error("failures deny a digest that a healthy host committed")
 	}
 }
 
@@ -191,14 +191,14 @@ func TestRetryDelayDoubles(t *testing.T) {
 		want = append(want, time.Duration(minutes)*time.Minute)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("waits (-want +got):\n%s", diff)
+		t.Errorf("delays (-want +got):\n%s", diff)
 	}
 	if at := p.AddRetry(Retry{NodeUID: "a", Digest: "other"}, time.Minute, time.Hour, noon()); at.Sub(noon()) != time.Minute {
-		t.Errorf("another digest waits %s", at.Sub(noon()))
+		t.Errorf("delay for another digest is %s", at.Sub(noon()))
 	}
 	p.ClearRetry("a")
 	if _, held := p.Retry("a", "other"); held {
-		t.Error("what was forgotten is held back")
+		t.Error("the retry remains after ClearRetry")
 	}
 }
 
@@ -221,11 +221,11 @@ func TestParseOwner(t *testing.T) {
 	t.Parallel()
 	s := Slot{Attempt: "lockstep-ab", Epoch: 41}
 	if a, e := ParseOwner(s.Owner()); a != s.Attempt || e != s.Epoch {
-		t.Errorf("%s is read as %s of epoch %d", s.Owner(), a, e)
+		t.Errorf("%s is parsed as attempt %s, epoch %d", s.Owner(), a, e)
 	}
-	for _, forged := range []string{"", "lockstep-ab", "lockstep-ab.", "lockstep-ab.x", "lockstep-ab.-1", "."} {
-		if a, _ := ParseOwner(forged); a != "" {
-			t.Errorf("%q is read as attempt %q", forged, a)
+	for _, invalid := range []string{"", "lockstep-ab", "lockstep-ab.", "lockstep-ab.x", "lockstep-ab.-1", "."} {
+		if a, _ := ParseOwner(invalid); a != "" {
+			t.Errorf("%q is parsed as attempt %q", invalid, a)
 		}
 	}
 }
@@ -238,16 +238,16 @@ func TestNextFence(t *testing.T) {
 		want     uint64
 		wrong    bool
 	}{
-		"starts at one":                                    {Fence{}, nil, 1, false},
-		"rises at each acquisition":                        {Fence{"c", 4, "x"}, nil, 5, false},
-		"rises above what agents report":                   {Fence{"c", 4, "x"}, []uint64{2, 9, 3}, 10, false},
-		"stays above what is stored":                       {Fence{"c", 40, "x"}, []uint64{2, 9, 3}, 41, false},
-		"one liar far above the others is ignored":         {Fence{"c", 4, "x"}, []uint64{3, 4, 1 << 40}, 5, false},
-		"the most that agents can know ends nothing":       {Fence{"c", 4, "x"}, []uint64{4, 4, 1<<64 - 1}, 5, false},
-		"a lost ledger goes by what most agents report":    {Fence{}, []uint64{5000, 5001, 4999}, 5002, false},
-		"a lost ledger and a liar":                         {Fence{}, []uint64{5000, 5001, 1 << 50}, 5002, false},
-		"a jump of a thousand is believed":                 {Fence{"c", 4, "x"}, []uint64{4, 4, 1004}, 1005, false},
-		"a ledger of another cluster is nobody's business": {Fence{"other", 4, "x"}, nil, 0, true},
+		"starts at one":                                {Fence{}, nil, 1, false},
+		"rises at each acquisition":                    {Fence{"c", 4, "x"}, nil, 5, false},
+		"rises above what agents report":               {Fence{"c", 4, "x"}, []uint64{2, 9, 3}, 10, false},
+		"stays above what is stored":                   {Fence{"c", 40, "x"}, []uint64{2, 9, 3}, 41, false},
+		"one epoch far above the others is ignored":    {Fence{"c", 4, "x"}, []uint64{3, 4, 1 << 40}, 5, false},
+		"the highest possible epoch is ignored":        {Fence{"c", 4, "x"}, []uint64{4, 4, 1<<64 - 1}, 5, false},
+		"a lost ledger uses the median of the reports": {Fence{}, []uint64{5000, 5001, 4999}, 5002, false},
+		"a lost ledger with one false report":          {Fence{}, []uint64{5000, 5001, 1 << 50}, 5002, false},
+		"a jump of a thousand is accepted":             {Fence{"c", 4, "x"}, []uint64{4, 4, 1004}, 1005, false},
+		"a ledger of another cluster is an error":      {Fence{"other", 4, "x"}, nil, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -275,10 +275,10 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := Encode(d)
 		if err != nil {
-			t.Fatalf("what was read can't be written: %v", err)
+			t.Fatalf("encode the decoded document: %v", err)
 		}
 		if _, err := Decode(again); err != nil {
-			t.Fatalf("what was written can't be read: %v", err)
+			t.Fatalf("decode the encoded document: %v", err)
 		}
 	})
 }

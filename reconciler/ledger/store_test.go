@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
-// realStore is a Store on the real API server, in a namespace of its own.
+// realStore returns a Store on the real API server, in a new namespace.
 func realStore(t *testing.T) (*Store, typedcorev1.ConfigMapInterface) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(controlplane.Shared(t).Config)
@@ -35,7 +35,7 @@ func realStore(t *testing.T) (*Store, typedcorev1.ConfigMapInterface) {
 	return NewStore(inNamespace{maps, ns.Name}), maps
 }
 
-// inNamespace puts the ledger of a test into the test's namespace.
+// inNamespace writes the ledger of a test to the test's namespace.
 type inNamespace struct {
 	typedcorev1.ConfigMapInterface
 	namespace string
@@ -73,21 +73,21 @@ func TestOnlyOneOfConcurrentClaimsSucceeds(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	took := 0
+	succeeded := 0
 	for _, err := range results {
 		switch {
 		case err == nil:
-			took++
+			succeeded++
 		case !errors.Is(err, ErrConflict):
-			t.Errorf("a loser got %v, want ErrConflict", err)
+			t.Errorf("a failed claim returned %v, want ErrConflict", err)
 		}
 	}
 	after, err := s.Load(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took != 1 || len(after.Document.Slots) != 1 {
-		t.Errorf("%d claims took, %d slots are written; want one of each", took, len(after.Document.Slots))
+	if succeeded != 1 || len(after.Document.Slots) != 1 {
+		t.Errorf("%d claims succeeded, %d slots stored; want 1 and 1", succeeded, len(after.Document.Slots))
 	}
 }
 
@@ -103,14 +103,14 @@ func TestFirstWriteIsACompareAndSwap(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Swap(ctx, snap, Document{}); !errors.Is(err, ErrConflict) {
-		t.Errorf("the second creation gave %v, want ErrConflict", err)
+		t.Errorf("the second creation returned %v, want ErrConflict", err)
 	}
 	got, err := s.Load(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(fullDocument(), got.Document, ignoreExtra()); diff != "" {
-		t.Errorf("what was written isn't what's read (-want +got):\n%s", diff)
+		t.Errorf("stored document (-want +got):\n%s", diff)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestADeletedLedgerIsNotRecreatedBySwap(t *testing.T) {
 		t.Errorf("error %v, want ErrConflict", err)
 	}
 	if _, err := maps.Get(ctx, Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the ledger is back: %v", err)
+		t.Errorf("the ledger was recreated: %v", err)
 	}
 }
 
@@ -156,18 +156,18 @@ func TestEachAcquisitionRaisesTheFence(t *testing.T) {
 	seen := map[uint64]bool{}
 	for _, f := range fences {
 		if f.Epoch <= 3 || seen[f.Epoch] {
-			t.Errorf("epoch %d was given out twice, or isn't above what agents report", f.Epoch)
+			t.Errorf("epoch %d was acquired twice or isn't above the reported one", f.Epoch)
 		}
 		seen[f.Epoch] = true
 	}
 	if _, err := s.Acquire(ctx, "another cluster", "h", nil); err == nil {
-		t.Error("a ledger of another cluster was taken over")
+		t.Error("the fence of another cluster's ledger was acquired")
 	}
 	if f, err := s.Reset(ctx, "another cluster", 1); err != nil || f.Epoch != 1 {
-		t.Errorf("reset gives %+v, %v", f, err)
+		t.Errorf("reset returned %+v, %v", f, err)
 	}
 	if f, err := s.Acquire(ctx, "another cluster", "h", nil); err != nil || f.Epoch != 2 {
-		t.Errorf("after a reset %+v, %v", f, err)
+		t.Errorf("after a reset Acquire returned %+v, %v", f, err)
 	}
 }
 
@@ -213,6 +213,6 @@ func TestMarksOnlyRise(t *testing.T) {
 		}
 	}
 	if err := s.RaiseMark(ctx, "os", Image{Version: "latest"}, noon()); err == nil {
-		t.Error("a mark that is no version was taken")
+		t.Error("an invalid version was accepted")
 	}
 }
