@@ -94,7 +94,7 @@ func agent(in Input) Verdict {
 // booted: the booted digest is the expected one.
 func booted(in Input) Verdict {
 	if in.Facts.Booted.Digest != in.Digest {
-		return failed(GateBooted, "running %s, want %s", in.Facts.Booted.Digest, in.Digest)
+		return failed(GateBooted, "running %s, expected %s", in.Facts.Booted.Digest, in.Digest)
 	}
 	return Verdict{OK: true}
 }

@@ -54,7 +54,7 @@ func TestGatesFailClosed(t *testing.T) {
 			in.Facts.Operation.State = nodeos.OperationPaused
 			in.Facts.Operation.Message = "no disk"
 		}, "agent: the agent's operation is paused: no disk"},
-		"another image":                {func(in *Input) { in.Facts.Booted.Digest = "sha256:1" }, "booted: running sha256:1, want sha256:2"},
+		"another image":                {func(in *Input) { in.Facts.Booted.Digest = "sha256:1" }, "booted: running sha256:1, expected sha256:2"},
 		"a Node that can't be read":    {func(in *Input) { in.Node = nil }, "node: the Node can't be read"},
 		"a Node that is being deleted": {func(in *Input) { now := metav1.Now(); in.Node.DeletionTimestamp = &now }, "node: the Node is being deleted"},
 		"a Node without conditions":    {func(in *Input) { in.Node.Status.Conditions = nil }, "node: the Node has no Ready condition"},

@@ -26,7 +26,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/fleet"
 )
 
-// Port is where an agent listens unless its Host says otherwise.
+// Port is the default port of agents.
 const Port = 50700
 
 // Labels and limits of Hosts that this package creates.

@@ -83,7 +83,7 @@ func TestSectionsOfANewerVersionArePreserved(t *testing.T) {
 	}
 	for _, want := range []string{`"version":2`, `"leases":{"a":[1,2]}`} {
 		if !strings.Contains(string(again), want) {
-			t.Errorf("%s is lost in %s", want, again)
+			t.Errorf("%s is missing in %s", want, again)
 		}
 	}
 }

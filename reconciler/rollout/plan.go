@@ -309,12 +309,12 @@ func (p *planner) count() {
 				p.counts.stuck++
 			}
 		}
-		away := inFlight || !m.Node.Ready || m.Node.Unschedulable || onTrial(m)
-		if away && (m.Selected || inFlight && slot.Pool == p.pool.UID) {
+		unavailable := inFlight || !m.Node.Ready || m.Node.Unschedulable || onTrial(m)
+		if unavailable && (m.Selected || inFlight && slot.Pool == p.pool.UID) {
 			p.counts.unavailable++
 		}
 		if m.Selected {
-			p.countSelected(m, inFlight, away)
+			p.countSelected(m, inFlight, unavailable)
 		}
 	}
 }
@@ -330,7 +330,7 @@ func (p *planner) recordInstalled() {
 	p.rec.AddCommitted(p.pool.Target, p.now)
 }
 
-func (p *planner) countSelected(m *Member, inFlight, away bool) {
+func (p *planner) countSelected(m *Member, inFlight, unavailable bool) {
 	if m.Hold != "" {
 		p.counts.held++
 	}
@@ -339,7 +339,7 @@ func (p *planner) countSelected(m *Member, inFlight, away bool) {
 	}
 	if p.updated(m) && !inFlight {
 		p.counts.updated++
-		if !away {
+		if !unavailable {
 			p.counts.healthy++
 		}
 		return

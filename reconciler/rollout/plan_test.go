@@ -389,9 +389,9 @@ func TestPlanFor5000HostsIsFast(t *testing.T) {
 		Plan(in, newScenario().now)
 		best = min(best, time.Since(start))
 	}
-	t.Logf("a plan over 5,000 hosts takes %s", best)
+	t.Logf("a plan for 5,000 hosts takes %s", best)
 	if best > 20*time.Millisecond*raceFactor {
-		t.Errorf("a plan over 5,000 hosts takes %s, 20 ms are allowed", best)
+		t.Errorf("a plan for 5,000 hosts takes %s, want at most 20 ms", best)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
 
-// The defaults of the CRD, for objects that didn't pass the API server.
+// The defaults of the CRD, for objects without API server defaulting.
 const (
 	defaultDrain    = 15 * time.Minute
 	defaultGates    = 15 * time.Minute

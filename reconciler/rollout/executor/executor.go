@@ -166,7 +166,7 @@ func New(c Config) (*Executor, error) {
 func (e *Executor) Lead(ctx context.Context, reported []uint64) error {
 	fence, err := e.cfg.Ledger.Acquire(ctx, e.cfg.ClusterUID, e.cfg.Holder, reported)
 	if err != nil {
-		return fmt.Errorf("acquire the rollout's fence: %w", err)
+		return fmt.Errorf("lead the rollout: %w", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

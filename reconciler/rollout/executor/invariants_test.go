@@ -218,11 +218,11 @@ func disturb(ctx context.Context, t *rapid.T, sim *simulation, l *leaders, saved
 // longer report the attempt that cordoned its node, so that an operator must
 // uncordon it.
 func (sim *simulation) backup(saved **simulation) {
-	kept := &simulation{doc: sim.doc.Clone(), missing: sim.missing, nodes: map[string]*simNode{}}
+	copied := &simulation{doc: sim.doc.Clone(), missing: sim.missing, nodes: map[string]*simNode{}}
 	for name, n := range sim.nodes {
-		kept.nodes[name] = &simNode{Node: n.Node, externalCordon: n.externalCordon}
+		copied.nodes[name] = &simNode{Node: n.Node, externalCordon: n.externalCordon}
 	}
-	*saved = kept
+	*saved = copied
 }
 
 func (sim *simulation) restore(saved *simulation) {

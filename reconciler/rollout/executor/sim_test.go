@@ -205,18 +205,18 @@ func (sim *simulation) checkClaims(before, after ledger.Document) {
 	if claimed == 0 {
 		return
 	}
-	away := map[string]bool{}
+	unavailable := map[string]bool{}
 	for _, s := range after.Slots {
-		away[s.Node] = true
+		unavailable[s.Node] = true
 	}
 	for name, n := range sim.nodes {
 		if !n.Ready || n.Unschedulable {
-			away[name] = true
+			unavailable[name] = true
 		}
 	}
 	limit := int(sim.pool.Spec.Strategy.MaxUnavailable.IntVal)
-	if len(away) > limit {
-		sim.addViolation("%d claims make %d hosts unavailable (%v), the limit is %d", claimed, len(away), slices.Sorted(maps.Keys(away)), limit)
+	if len(unavailable) > limit {
+		sim.addViolation("%d claims make %d hosts unavailable (%v), the limit is %d", claimed, len(unavailable), slices.Sorted(maps.Keys(unavailable)), limit)
 	}
 }
 
