@@ -4,6 +4,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -135,7 +136,7 @@ func beforeTrial(f *nodeos.HostFacts) (bootID, digest string) {
 	if f.Trial.BootID == "" {
 		return f.BootID, f.Trial.From.Digest
 	}
-	return orDefault(f.Trial.FromBootID, "before "+f.Trial.BootID), f.Trial.From.Digest
+	return cmp.Or(f.Trial.FromBootID, "before "+f.Trial.BootID), f.Trial.From.Digest
 }
 
 // to returns the slot in the given state. An empty reason keeps the previous
@@ -354,8 +355,8 @@ func (v view) releasing(s ledger.Slot) ledger.Slot {
 	return v.to(s, ledger.Idle, "", "")
 }
 
-// rollingBack: the host is ordered to roll back or has done so automatically;
-// the booted digest tells which.
+// rollingBack: the host is ordered to roll back unless its booted digest shows
+// that it already has.
 func (v view) rollingBack(s ledger.Slot) ledger.Slot {
 	f := v.m.Agent.Facts
 	switch {
@@ -400,7 +401,7 @@ func (v view) lost(s ledger.Slot) ledger.Slot {
 		s.TrialBootID, s.VerifyingSince, s.HealthySince = f.BootID, v.now, time.Time{}
 		return v.to(s, ledger.Verifying, "", "")
 	default:
-		return v.to(s, ledger.RollingBack, orDefault(s.Reason, ReasonFellBack), s.Message)
+		return v.to(s, ledger.RollingBack, cmp.Or(s.Reason, ReasonFellBack), s.Message)
 	}
 }
 
@@ -446,7 +447,7 @@ func failedOperation(f *nodeos.HostFacts, id string) (nodeos.OperationStatus, bo
 }
 
 func describe(b nodeos.Booted) string {
-	return orDefault(b.Version, orDefault(b.Digest, "an unknown image"))
+	return cmp.Or(b.Version, cmp.Or(b.Digest, "an unknown image"))
 }
 
 // activateID is the ID of the operation that boots the target. The orders that

@@ -160,8 +160,8 @@ func (p *planner) candidates() []*Member {
 	return out
 }
 
-// claimBlocker returns what about the host itself prevents a claim; "" if
-// nothing does.
+// claimBlocker returns why the host can't be claimed, regardless of the limits;
+// "" if it can.
 func (p *planner) claimBlocker(m *Member, estimate time.Duration) (reason, message string) {
 	if reason, message = p.stageBlocker(m); reason != "" {
 		return reason, message

@@ -4,6 +4,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -124,7 +125,7 @@ func (q Quorum) Allows(node string) (bool, string) {
 	case q.None:
 		return true, ""
 	case !q.Observed:
-		return false, "quorum unknown: " + orDefault(q.Problem, "set spec.controlPlane.quorum")
+		return false, "quorum unknown: " + cmp.Or(q.Problem, "set spec.controlPlane.quorum")
 	}
 	left, need := q.Healthy, q.Voters/2+1
 	if q.HealthyOn[node] {
@@ -164,8 +165,8 @@ type Step struct {
 	// Attempt is the attempt that the step belongs to, OperationID the agent's
 	// operation that it starts or continues.
 	Attempt, OperationID string
-	// Slot is the slot that permits the step. For StepStage it is none of the
-	// ledger's: it only contains the node, the attempt and the target.
+	// Slot is the slot that permits the step. For StepStage it isn't in the
+	// ledger and only contains the node, the attempt and the target.
 	Slot ledger.Slot
 	// Force deletes pods regardless of their disruption budgets (StepEvict).
 	Force bool

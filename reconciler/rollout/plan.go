@@ -4,6 +4,7 @@
 package rollout
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -291,7 +292,7 @@ func (p *planner) abortReason(m *Member, s ledger.Slot) (reason, message string)
 	case s.Target.Digest != p.pool.Target.Digest:
 		return ReasonTargetChanged, "the target is now " + p.pool.Target.Version
 	case p.pool.Unverified != "":
-		return orDefault(p.pool.UnverifiedReason, "Unsigned"), p.pool.Unverified
+		return cmp.Or(p.pool.UnverifiedReason, "Unsigned"), p.pool.Unverified
 	case p.halted != "":
 		return ReasonHalted, p.halted
 	}

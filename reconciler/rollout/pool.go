@@ -4,6 +4,7 @@
 package rollout
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -129,18 +130,18 @@ func PoolOf(n *v1alpha1.NodeOS) (Pool, error) {
 		StageOnly:          s.Sequence == "stageUpgrade",
 		MaxUnavailable:     intstr.FromInt32(1),
 		OrderBy:            s.Strategy.OrderBy,
-		MaxParallelStaging: orDefault(int(s.Strategy.MaxParallelStaging), defaultParallel),
-		FailureThreshold:   orDefault(int(s.Strategy.FailureThreshold), 1),
+		MaxParallelStaging: cmp.Or(int(s.Strategy.MaxParallelStaging), defaultParallel),
+		FailureThreshold:   cmp.Or(int(s.Strategy.FailureThreshold), 1),
 		MaxQuarantined:     int(s.Strategy.MaxQuarantined),
 		ControlPlane:       s.ControlPlane != nil,
 		Drain:              DrainMode(s.Drain.Mode),
-		DrainTimeout:       orDefault(s.Drain.Timeout.Duration, defaultDrain),
-		DrainDeadline:      orDefault(OnDeadline(s.Drain.OnDeadline), DeadlineAbort),
-		GateTimeout:        orDefault(s.Gates.Timeout.Duration, defaultGates),
+		DrainTimeout:       cmp.Or(s.Drain.Timeout.Duration, defaultDrain),
+		DrainDeadline:      cmp.Or(OnDeadline(s.Drain.OnDeadline), DeadlineAbort),
+		GateTimeout:        cmp.Or(s.Gates.Timeout.Duration, defaultGates),
 		Soak:               s.Gates.Soak.Duration,
 		HaltOnFailure:      s.OnFailure == "Halt",
-		BootDeadline:       orDefault(s.BootDeadline.Duration, defaultBoot),
-		CommitDeadline:     orDefault(s.CommitDeadline.Duration, defaultCommit),
+		BootDeadline:       cmp.Or(s.BootDeadline.Duration, defaultBoot),
+		CommitDeadline:     cmp.Or(s.CommitDeadline.Duration, defaultCommit),
 		Suspended:          s.Suspend,
 		Paused:             n.Annotations[v1alpha1.AnnotationPaused],
 		Deleting:           !n.DeletionTimestamp.IsZero(),
@@ -244,12 +245,4 @@ func scaled(v intstr.IntOrString, total int, r rounding) (int, error) {
 		n = max(n, 1)
 	}
 	return n, nil
-}
-
-func orDefault[T comparable](v, fallback T) T {
-	var zero T
-	if v == zero {
-		return fallback
-	}
-	return v
 }

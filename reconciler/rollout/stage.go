@@ -4,6 +4,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"hash/crc32"
 	"strconv"
@@ -70,7 +71,7 @@ func (p *planner) stageBlocker(m *Member) (reason, message string) {
 	case m.Conflict != "":
 		return ReasonConflict, conflictMessage(m)
 	case p.pool.Unverified != "":
-		return orDefault(p.pool.UnverifiedReason, "Unsigned"), p.pool.Unverified
+		return cmp.Or(p.pool.UnverifiedReason, "Unsigned"), p.pool.Unverified
 	case m.Agent.Facts == nil:
 		return ReasonUnreachable, m.Agent.Problem
 	case m.Agent.Problem != "":

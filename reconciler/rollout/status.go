@@ -98,7 +98,7 @@ func (p *planner) inFlight() []v1alpha1.HostInFlight {
 		}
 		blocking := s.Message
 		if m := p.byUID[uid]; m != nil {
-			blocking = orDefault(blockingOf(m, s), s.Message)
+			blocking = cmp.Or(blockingOf(m, s), s.Message)
 		}
 		out = append(out, v1alpha1.HostInFlight{
 			Host: s.Node, State: string(s.State), Since: &metav1.Time{Time: s.Since}, Blocking: sanitize.Clip(blocking, maxText),
@@ -122,7 +122,7 @@ func blockingOf(m *Member, s ledger.Slot) string {
 		}
 		return m.Health.Blocking
 	case ledger.Rebooting, ledger.Committing, ledger.RollingBack:
-		return orDefault(m.Agent.Problem, m.LastError)
+		return cmp.Or(m.Agent.Problem, m.LastError)
 	default:
 		return m.LastError
 	}
@@ -239,7 +239,7 @@ func (p *planner) conditions() []Condition {
 func (p *planner) verified() Condition {
 	c := Condition{Type: v1alpha1.ConditionOSVerified, Status: metav1.ConditionTrue, Reason: "Verified", Message: p.pool.Target.Digest + " satisfies the trust policy"}
 	if p.pool.Unverified != "" {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, orDefault(p.pool.UnverifiedReason, "Unsigned"), p.pool.Unverified
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, cmp.Or(p.pool.UnverifiedReason, "Unsigned"), p.pool.Unverified
 	}
 	return c
 }

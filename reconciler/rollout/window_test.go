@@ -4,6 +4,7 @@
 package rollout
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -63,7 +64,7 @@ func TestWindowIsOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			zone := orDefault(tc.zone, "UTC")
+			zone := cmp.Or(tc.zone, "UTC")
 			w := mustWindow(t, tc.cron, tc.duration, tc.zone)
 			open, next := openFor([]Window{w}, at(t, zone, tc.now), tc.need)
 			if open != tc.open {
