@@ -210,13 +210,13 @@ func (e *Evictor) inspect(ctx context.Context, r Request, now time.Time) (Report
 	)
 	for i := range pods {
 		pod := &pods[i]
-		verdict, why := Classify(pod, Node{KubeletDead: r.KubeletDead}, policy, now)
+		verdict, cause := Classify(pod, Node{KubeletDead: r.KubeletDead}, policy, now)
 		switch verdict {
 		case Ignore:
 			e.clearBackoff(string(pod.UID))
 			continue
 		case Block:
-			report.Blockers = append(report.Blockers, Blocker{Namespace: pod.Namespace, Name: pod.Name, Reason: why})
+			report.Blockers = append(report.Blockers, Blocker{Namespace: pod.Namespace, Name: pod.Name, Reason: cause})
 		case Terminating:
 			e.clearBackoff(string(pod.UID))
 		case Evict:

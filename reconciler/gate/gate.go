@@ -20,12 +20,12 @@ import (
 
 // Names of the built-in gates, as Verdict.Gate contains them.
 const (
-	GateAgent  = "agent"
-	GateBooted = "booted"
-	GateNode   = "node"
-	GateBootID = "bootID"
-	GateOS     = "kubelet"
-	GatePods   = "pods"
+	GateAgent   = "agent"
+	GateBooted  = "booted"
+	GateNode    = "node"
+	GateBootID  = "bootID"
+	GateKubelet = "kubelet"
+	GatePods    = "pods"
 )
 
 // Input is the input of the gates.
@@ -63,7 +63,7 @@ func (v Verdict) String() string {
 // Evaluate runs the built-in gates, then the checks, and returns the first
 // failure. It is safe for concurrent use.
 func Evaluate(in Input, checks *Checks) Verdict {
-	for _, gate := range []func(Input) Verdict{agent, booted, nodeReady, bootID, osVersion, podsReady} {
+	for _, gate := range []func(Input) Verdict{agent, booted, nodeReady, bootID, kubeletVersion, podsReady} {
 		if v := gate(in); !v.OK {
 			v.Message = sanitize.Line(v.Message)
 			return v
@@ -128,11 +128,11 @@ func bootID(in Input) Verdict {
 	return Verdict{OK: true}
 }
 
-// osVersion: the running kubelet is the one that the image contains.
-func osVersion(in Input) Verdict {
+// kubeletVersion: the running kubelet is the one that the image contains.
+func kubeletVersion(in Input) Verdict {
 	want := in.Facts.Booted.KubeletVersion
 	if have := in.Node.Status.NodeInfo.KubeletVersion; want != "" && have != want {
-		return failed(GateOS, "running %s, the image contains %s", have, want)
+		return failed(GateKubelet, "running %s, the image contains %s", have, want)
 	}
 	return Verdict{OK: true}
 }

@@ -148,7 +148,7 @@ func metaTime(t time.Time) *metav1.Time {
 // conditions returns the conditions of the host.
 func conditions(host *v1alpha1.Host, f Facts) []metav1.Condition {
 	reachable := reachability(host, f)
-	mismatch := identity(f)
+	mismatch := identityMismatch(f)
 	confirmed := metav1.Condition{Type: v1alpha1.ConditionConfirmed, Status: metav1.ConditionUnknown, Reason: "NotReported", Message: "no report from the agent yet"}
 	if f.State != nil && f.State.Facts.BootID != "" {
 		confirmed.Status, confirmed.Reason, confirmed.Message = metav1.ConditionFalse, "OnTrial", "the running image is on trial; the host may still roll back"
@@ -159,24 +159,24 @@ func conditions(host *v1alpha1.Host, f Facts) []metav1.Condition {
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Idle", Message: "the agent is connected and idle"}
 	reconciling := metav1.Condition{Type: v1alpha1.ConditionReconciling, Status: metav1.ConditionFalse, Reason: "Idle", Message: "no rollout in progress"}
 	stalled := metav1.Condition{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionFalse, Reason: "Idle", Message: "no action required"}
-	not := func(reason, message string) {
+	notReady := func(reason, message string) {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reason, message
 	}
 	switch {
 	case f.Node == nil:
-		not(ReasonNodeGone, "no Node has this name")
+		notReady(ReasonNodeGone, "no Node has this name")
 	case mismatch.Status == metav1.ConditionTrue:
-		not(mismatch.Reason, mismatch.Message)
+		notReady(mismatch.Reason, mismatch.Message)
 		stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, mismatch.Reason, mismatch.Message
 	case f.Rollout != nil:
-		not(f.Rollout.State, "attempt "+f.Rollout.Attempt+" in progress")
+		notReady(f.Rollout.State, "attempt "+f.Rollout.Attempt+" in progress")
 		reconciling.Status, reconciling.Reason, reconciling.Message = metav1.ConditionTrue, f.Rollout.State, ready.Message
 		if f.Rollout.State == "Quarantined" || f.Rollout.State == "Lost" {
 			stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, f.Rollout.State, ready.Message
 			reconciling.Status = metav1.ConditionFalse
 		}
 	case reachable.Status != metav1.ConditionTrue:
-		not(reachable.Reason, reachable.Message)
+		notReady(reachable.Reason, reachable.Message)
 	}
 	return []metav1.Condition{ready, reconciling, stalled, reachable, confirmed, mismatch}
 }
@@ -198,9 +198,9 @@ func reachability(host *v1alpha1.Host, f Facts) metav1.Condition {
 	return c
 }
 
-// identity returns the condition IdentityMismatch. It compares the node name and,
-// while the Node is Ready, the boot ID.
-func identity(f Facts) metav1.Condition {
+// identityMismatch returns the condition IdentityMismatch. It compares the node
+// name and, while the Node is Ready, the boot ID.
+func identityMismatch(f Facts) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionIdentityMismatch, Status: metav1.ConditionFalse, Reason: "Agrees", Message: "no mismatch observed"}
 	if f.Node == nil || f.State == nil || !f.State.Connected {
 		return c

@@ -227,8 +227,8 @@ func (v view) activationBlocker(s ledger.Slot) (reason, message string) {
 		return "Busy", fmt.Sprintf("the agent is running %s (%s)", f.Operation.Sequence, f.Operation.ID)
 	}
 	if s.ControlPlane {
-		if ok, why := v.quorum.Allows(v.m.Node.Name); !ok {
-			return ReasonQuorum, why
+		if ok, cause := v.quorum.Allows(v.m.Node.Name); !ok {
+			return ReasonQuorum, cause
 		}
 	}
 	return "", ""

@@ -111,8 +111,8 @@ func (p *planner) claim(allowed int) {
 			p.addWait(m, reason, message)
 			continue
 		}
-		if reason, why := p.quorumBlocker(m); reason != "" {
-			p.addWait(m, reason, why)
+		if reason, cause := p.quorumBlocker(m); reason != "" {
+			p.addWait(m, reason, cause)
 			continue
 		}
 		p.claimHost(m)
@@ -257,8 +257,8 @@ func (p *planner) quorumBlocker(m *Member) (reason, message string) {
 			return "OneAtATime", "control-plane node " + s.Node + " is in flight; control-plane nodes are updated one at a time"
 		}
 	}
-	if ok, why := p.in.Quorum.Allows(m.Node.Name); !ok {
-		return ReasonQuorum, why
+	if ok, cause := p.in.Quorum.Allows(m.Node.Name); !ok {
+		return ReasonQuorum, cause
 	}
 	return "", ""
 }

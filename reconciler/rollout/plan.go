@@ -222,16 +222,16 @@ func (p *planner) advanceSlot(uid string, s ledger.Slot, v view) {
 
 // recordFailure denies the target on the host and records the failure.
 func (p *planner) recordFailure(m *Member, s ledger.Slot) {
-	bootID, why := "", s.Message
+	bootID, cause := "", s.Message
 	if f := m.Agent.Facts; f != nil {
 		bootID = f.BootID
 		if last, bad := failedOperation(f, activateID(s)); bad && last.Message != "" {
-			why = last.Message // more exact than the slot's message
+			cause = last.Message // more exact than the slot's message
 		}
 	}
 	p.rec.Deny(s.Target.Digest, ledger.DeniedHost{
 		NodeUID: m.Node.UID, Node: m.Node.Name, BootID: bootID, At: p.now, Nonce: m.Nonce,
-		Reason: sanitize.Clip(s.Reason+": "+why, maxFailureText),
+		Reason: sanitize.Clip(s.Reason+": "+cause, maxFailureText),
 	}, max(2, p.pool.FailureThreshold))
 }
 

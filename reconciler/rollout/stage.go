@@ -77,11 +77,11 @@ func (p *planner) stageBlocker(m *Member) (reason, message string) {
 	case m.Agent.Problem != "":
 		return "FactMismatch", m.Agent.Problem
 	}
-	if why := p.belowMark(); why != "" {
-		return "Rollback", why
+	if cause := p.belowMark(); cause != "" {
+		return "Rollback", cause
 	}
-	if why := p.deniedOn(m); why != "" {
-		return ReasonDenied, why
+	if cause := p.deniedOn(m); cause != "" {
+		return ReasonDenied, cause
 	}
 	return "", ""
 }

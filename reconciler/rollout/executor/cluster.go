@@ -224,8 +224,8 @@ func memberOf(node *corev1.Node, host *v1alpha1.Host, n *v1alpha1.NodeOS) rollou
 		return m
 	}
 	for _, key := range []string{v1alpha1.AnnotationHold, v1alpha1.AnnotationPaused} {
-		if why, ok := host.Annotations[key]; ok && m.Hold == "" {
-			m.Hold = sanitize.Line(why)
+		if reason, ok := host.Annotations[key]; ok && m.Hold == "" {
+			m.Hold = sanitize.Line(reason)
 			if m.Hold == "" {
 				m.Hold = "no reason given"
 			}

@@ -213,8 +213,8 @@ func (r *poolSync) order(ctx context.Context, s rollout.Step, n rollout.Node) er
 	if err != nil {
 		return err
 	}
-	if why := mismatch(n, &facts); why != "" {
-		return fmt.Errorf("%s %s: %s", strings.ToLower(string(s.Kind)), s.Node, why)
+	if cause := mismatch(n, &facts); cause != "" {
+		return fmt.Errorf("%s %s: %s", strings.ToLower(string(s.Kind)), s.Node, cause)
 	}
 	if err := rollout.Permit(s, n, &facts); err != nil {
 		return err
