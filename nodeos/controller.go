@@ -10,37 +10,37 @@ import (
 
 // Controller runs sequences, one at a time.
 type Controller interface {
-	// Runtime returns what tasks are given.
+	// Runtime returns the runtime that tasks use.
 	Runtime() Runtime
-	// Sequencer returns what plans the sequences.
+	// Sequencer returns the planner of sequences.
 	Sequencer() Sequencer
-	// Run takes the lock before it returns: the ticket says that the
-	// operation is accepted and on disk; a *LockedError, a refusal or another
-	// error says that nothing was started. The operation itself goes on after
-	// Run returned.
+	// Run acquires the lock before it returns. A ticket means that the
+	// operation is accepted and journaled; any error, such as a *LockedError
+	// or a *Refusal, means that nothing was started. The operation continues
+	// after Run returns.
 	Run(ctx context.Context, seq Sequence, data Request, setters ...ControllerOption) (Ticket, error)
 	// V1Alpha2 returns the controllers of the host's resources.
 	V1Alpha2() V1Alpha2Controller
 }
 
-// Ticket is the answer to an accepted order.
+// Ticket is the result of an accepted order.
 type Ticket struct {
-	// OperationID is the run's id.
+	// OperationID is the id of the operation.
 	OperationID string
-	// RequestHash is what the id is bound to.
+	// RequestHash is the hash that the id is bound to.
 	RequestHash string
-	// Known says that the run was accepted before: nothing new was started.
+	// Known means that the operation was accepted before; nothing new was started.
 	Known bool
-	// State is where the run stands.
+	// State is the current state of the operation.
 	State OperationState
 }
 
 // ControllerOptions are the options of a run.
 type ControllerOptions struct {
-	// Force allows what the take-over table allows only when forced, such as
-	// a reboot over a reboot. It never lets two sequences run at once.
+	// Force allows the take-overs that the table allows only when forced, such
+	// as a reboot during a reboot. Two sequences never run at once.
 	Force bool
-	// Takeover interrupts whatever runs.
+	// Takeover interrupts any running sequence.
 	Takeover bool
 }
 
@@ -63,17 +63,16 @@ func WithTakeover() ControllerOption {
 	}
 }
 
-// DefaultControllerOptions returns the options of a run that sets none.
+// DefaultControllerOptions returns the default options.
 func DefaultControllerOptions() ControllerOptions { return ControllerOptions{} }
 
-// Sequencer plans a sequence into phases. Plan is the sequencer of this
-// project, by way of SequencerFunc.
+// Sequencer plans a sequence into phases; SequencerFunc(Plan) is the default.
 type Sequencer interface {
-	// Plan returns the phases of a sequence, purely.
+	// Plan returns the phases of a sequence; it's pure.
 	Plan(seq Sequence, mode Mode, data Request) ([]Phase, error)
 }
 
-// SequencerFunc makes a function a Sequencer.
+// SequencerFunc adapts a function to a Sequencer.
 type SequencerFunc func(seq Sequence, mode Mode, data Request) ([]Phase, error)
 
 // Plan implements Sequencer.
@@ -81,37 +80,36 @@ func (f SequencerFunc) Plan(seq Sequence, mode Mode, data Request) ([]Phase, err
 	return f(seq, mode, data)
 }
 
-// Verdict is what someone decides about an operation that waits.
+// Verdict is a decision on an operation that waits for one.
 type Verdict string
 
 // The verdicts.
 const (
-	// VerdictCommit keeps the system on trial.
+	// VerdictCommit commits the OS on trial.
 	VerdictCommit Verdict = "commit"
-	// VerdictRollback goes back to the previous system.
+	// VerdictRollback rolls back to the previous OS.
 	VerdictRollback Verdict = "rollback"
-	// VerdictResume tries the failed phase of a paused operation again.
+	// VerdictResume retries the failed phase of a paused operation.
 	VerdictResume Verdict = "resume"
-	// VerdictAbort ends a paused operation with its compensations.
+	// VerdictAbort ends a paused operation and runs its compensations.
 	VerdictAbort Verdict = "abort"
 )
 
-// Decision is a verdict on an operation.
+// Decision applies a verdict to an operation.
 type Decision struct {
-	// Order says who decides. Its OperationID is the operation that is
-	// decided on.
+	// Order identifies the caller; its OperationID is the operation to decide.
 	Order
-	// Verdict is what is decided.
+	// Verdict is the verdict.
 	Verdict Verdict
 	// Why is shown in the operation's status.
 	Why string
 }
 
-// Extension moves the commit deadline of the system on trial.
+// Extension moves the commit deadline of the OS on trial.
 type Extension struct {
-	// Order says who extends; its OperationID is the operation on trial.
+	// Order identifies the caller; its OperationID is the operation on trial.
 	Order
-	// Until is the wanted deadline; zero means a whole window from now. It
-	// never moves the deadline nearer.
+	// Until is the new deadline; zero means a full window from now. A deadline
+	// is never moved to an earlier time.
 	Until time.Time
 }

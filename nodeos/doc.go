@@ -1,22 +1,21 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeos holds the words of a host: its sequences, phases and tasks,
-// its modes and capabilities, the requests that start a sequence and the
-// facts that a host reports.
+// Package nodeos defines the domain of a host: sequences, phases and tasks,
+// modes and capabilities, the requests that start a sequence, and the facts
+// that a host reports.
 //
-// A host is a machine and the agent on it. What happens on a host is a
-// Sequence: an ordered list of phases, each a set of tasks that run together.
-// Plan turns a sequence, a mode and a request into phases that name their
-// tasks and carry parameters; it performs nothing. nodeos/runner runs the
-// phases one sequence at a time and keeps a journal; nodeos/tasks holds the
-// tasks; the machine itself stands behind the small roles of Host.
+// A host is a machine and the agent on it. A Sequence is an ordered list of
+// phases; the tasks of a phase run concurrently. Plan is a pure function from
+// a sequence, a mode and a request to phases that contain task names and
+// parameters. nodeos/runner executes the phases, one sequence at a time, and
+// keeps a journal; nodeos/tasks implements the tasks; Host abstracts the
+// machine.
 //
-// The names follow the runtime package of Talos 0.14. Where that one says
-// interface{} this one has a type, and where it hands functions around this
-// one hands names around, so that a plan can be written to a journal and read
-// again after a reboot.
+// The names follow the runtime package of Talos 0.14, with types in place of
+// interface{} and task names in place of functions, so that a plan can be
+// journaled and resumed after a reboot.
 //
-// Everything here is a value or a pure function, except Drainer. The package
-// imports nothing of this project.
+// All types are values and all functions are pure, except Drainer. The package
+// imports no package of this project but config/sanitize.
 package nodeos

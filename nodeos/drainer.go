@@ -9,21 +9,21 @@ import (
 	"sync"
 )
 
-// DrainEvent says that a drain began.
+// DrainEvent is sent when a drain begins.
 type DrainEvent struct{}
 
-// errDraining says that a drain was asked for twice.
+// errDraining is returned by a second call of Drain.
 var errDraining = errors.New("already draining")
 
-// Drainer lets controllers finish their work before the host goes down: each
-// one subscribes, hears that a drain began, finishes and cancels its
-// subscription. A drainer drains once. Its methods may be called from several
-// goroutines.
+// Drainer lets controllers finish their work before the host shuts down: each
+// controller subscribes, receives an event when a drain begins, finishes its
+// work and cancels its subscription. A drainer drains once. Its methods are
+// safe for concurrent use.
 type Drainer struct {
 	mu            sync.Mutex
 	draining      bool
 	subscriptions map[*DrainSubscription]struct{}
-	empty         chan struct{} // closed when draining and nobody is left
+	empty         chan struct{} // closed when draining with no subscriptions
 }
 
 // NewDrainer returns a drainer with no subscriptions.
@@ -31,8 +31,9 @@ func NewDrainer() *Drainer {
 	return &Drainer{subscriptions: map[*DrainSubscription]struct{}{}, empty: make(chan struct{})}
 }
 
-// Drain tells all subscribers and waits until all, late ones too, have
-// cancelled, or until ctx ends. A second call is an error.
+// Drain notifies all subscribers and waits until all of them, including late
+// ones, cancel their subscription, or until ctx ends. A second call returns an
+// error.
 func (d *Drainer) Drain(ctx context.Context) error {
 	if err := d.begin(); err != nil {
 		return err
@@ -53,13 +54,13 @@ func (d *Drainer) begin() error {
 	}
 	d.draining = true
 	for s := range d.subscriptions {
-		s.events <- DrainEvent{} // one event a subscription, room for one
+		s.events <- DrainEvent{} // one event per subscription, buffered
 	}
 	d.settle()
 	return nil
 }
 
-// settle ends the drain when nobody is left; the lock is held.
+// settle ends the drain when no subscription is left; the caller holds the lock.
 func (d *Drainer) settle() {
 	if !d.draining || len(d.subscriptions) > 0 {
 		return
@@ -71,8 +72,8 @@ func (d *Drainer) settle() {
 	}
 }
 
-// Subscribe returns a subscription. A drain that began already is told at
-// once, and waits for this one too unless it's over.
+// Subscribe returns a subscription. If a drain already began, the event is
+// sent at once, and a drain still in progress waits for this subscription too.
 func (d *Drainer) Subscribe() *DrainSubscription {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,7 +85,7 @@ func (d *Drainer) Subscribe() *DrainSubscription {
 	return s
 }
 
-// DrainSubscription is one controller's part in a drain.
+// DrainSubscription is the subscription of one controller.
 type DrainSubscription struct {
 	drainer *Drainer
 	events  chan DrainEvent
@@ -93,7 +94,7 @@ type DrainSubscription struct {
 // EventCh receives one event when the drain begins.
 func (s *DrainSubscription) EventCh() <-chan DrainEvent { return s.events }
 
-// Cancel says that the controller is done; twice is the same as once.
+// Cancel reports that the controller finished its work; it's idempotent.
 func (s *DrainSubscription) Cancel() {
 	s.drainer.mu.Lock()
 	defer s.drainer.mu.Unlock()

@@ -11,34 +11,34 @@ import (
 
 // Errors of a controller.
 var (
-	// ErrLocked says that another sequence is running; errors that match it
+	// ErrLocked means that another sequence is running. Errors that match it
 	// are of type *LockedError.
 	ErrLocked = errors.New("locked")
-	// ErrInvalidSequenceData says that a sequence was given data that it
-	// can't work with.
+	// ErrInvalidSequenceData means that the request doesn't fit the sequence.
 	ErrInvalidSequenceData = errors.New("invalid sequence data")
-	// ErrUndefinedRuntime says that a controller has no runtime.
+	// ErrUndefinedRuntime means that a controller has no runtime.
 	ErrUndefinedRuntime = errors.New("undefined runtime")
-	// ErrDontRetry says that a log event must not be sent again: it's
-	// invalid, or a part of it went out.
+	// ErrDontRetry means that a log event must not be sent again: it's
+	// invalid or was sent in part.
 	ErrDontRetry = errors.New("don't retry")
 )
 
-// LockedError says who holds the lock; it matches ErrLocked.
+// LockedError describes the operation that holds the lock; it matches
+// ErrLocked.
 type LockedError struct {
-	// By is the operation id of the holder, Sequence what it runs.
+	// By is the operation id of the holder.
 	By string
-	// Sequence is what the holder runs.
+	// Sequence is the sequence of the holder.
 	Sequence Sequence
-	// Since is when the holder was accepted.
+	// Since is the time when the holder was accepted.
 	Since time.Time
-	// Wanted is the sequence that was refused.
+	// Wanted is the sequence that was not started.
 	Wanted Sequence
 }
 
 // Error implements error.
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("%s not started: locked by operation %s (%s) since %s", e.Wanted, e.By, e.Sequence, e.Since.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("start %s: locked by operation %s (%s) since %s", e.Wanted, e.By, e.Sequence, e.Since.UTC().Format(time.RFC3339))
 }
 
 // Is makes the error match ErrLocked.
@@ -47,26 +47,26 @@ func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 // Reason is the condition reason.
 func (e *LockedError) Reason() string { return "Locked" }
 
-// UnsupportedError says that a mode can't do what a sequence needs. Nothing
-// was touched.
+// UnsupportedError means that a mode lacks a capability that the sequence
+// needs. Nothing was changed.
 type UnsupportedError struct {
-	// Sequence is what was asked for.
+	// Sequence is the requested sequence.
 	Sequence Sequence
 	// Mode is the host's mode.
 	Mode Mode
-	// Missing are the capabilities that the mode hasn't got.
+	// Missing are the capabilities that the mode lacks.
 	Missing ModeCapability
 }
 
 // Error implements error.
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("%s is not supported in %s mode, which can't %s", e.Sequence, e.Mode, e.Missing)
+	return fmt.Sprintf("%s is not supported in %s mode: missing capability %s", e.Sequence, e.Mode, e.Missing)
 }
 
 // Reason is the condition reason.
 func (e *UnsupportedError) Reason() string { return "Unsupported" }
 
-// RebootCommand is how the machine goes down.
+// RebootCommand is the way in which the machine restarts or powers off.
 type RebootCommand int
 
 // The reboot commands.
@@ -75,8 +75,8 @@ const (
 	RebootRestart RebootCommand = iota
 	// RebootPowerOff powers the machine off.
 	RebootPowerOff
-	// RebootKexec starts the next kernel without the firmware; no boot
-	// counter runs then.
+	// RebootKexec starts the next kernel without the firmware; boot counting
+	// doesn't apply.
 	RebootKexec
 )
 
@@ -94,24 +94,24 @@ func (c RebootCommand) String() string {
 	}
 }
 
-// RebootError says that the machine is going down. It's how a sequence that
-// ends in a reboot succeeds: it travels by errors.As and is never reported as
-// a failure.
+// RebootError means that the machine is going down. It's the successful result
+// of a sequence that ends in a reboot: it's found by errors.As and never
+// reported as a failure.
 type RebootError struct {
-	// Cmd is how the machine goes down.
+	// Cmd is the way in which the machine goes down.
 	Cmd RebootCommand
 }
 
 // Error implements error.
 func (e RebootError) Error() string { return fmt.Sprintf("the machine is going down: %s", e.Cmd) }
 
-// IsRebootError says whether err is, or wraps, a RebootError.
+// IsRebootError reports whether err is, or wraps, a RebootError.
 func IsRebootError(err error) bool {
 	_, ok := errors.AsType[RebootError](err)
 	return ok
 }
 
-// ReasonOf returns the condition reason that an error carries, or fallback.
+// ReasonOf returns the condition reason of an error that has one, else fallback.
 func ReasonOf(err error, fallback string) string {
 	type reasoned interface {
 		error
@@ -123,12 +123,11 @@ func ReasonOf(err error, fallback string) string {
 	return fallback
 }
 
-// Refusal is an order that a host doesn't carry out, with the reason that a
-// condition shows.
+// Refusal is the error of an order that a host rejects.
 type Refusal struct {
 	// Why is the condition reason: BelowFloor, DeniedDigest, …
 	Why string
-	// Message says what was found and wanted, and how to fix it.
+	// Message states the actual and the expected value and how to fix it.
 	Message string
 }
 
@@ -143,5 +142,5 @@ func (e *Refusal) Error() string { return e.Message }
 // Reason is the condition reason.
 func (e *Refusal) Reason() string { return e.Why }
 
-// ErrNoResource says that a host has no such resource.
+// ErrNoResource means that a host has no such resource.
 var ErrNoResource = errors.New("no such resource")

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// EventID orders the events of a host: by boot, then by number. Numbers rise
-// within a boot, also over restarts of the agent.
+// EventID orders the events of a host: by boot, then by number. Numbers increase
+// within a boot, across restarts of the agent too.
 type EventID struct {
 	// BootID is the boot in which the event happened.
 	BootID string
@@ -29,33 +29,33 @@ func (id EventID) String() string {
 	return id.BootID + "/" + strconv.FormatUint(id.Seq, 10)
 }
 
-// ParseEventID reads what String wrote.
+// ParseEventID parses the output of String.
 func ParseEventID(s string) (EventID, error) {
 	if s == "" {
 		return EventID{}, nil
 	}
 	i := strings.LastIndexByte(s, '/')
 	if i <= 0 || len(s) > maxID {
-		return EventID{}, fmt.Errorf("event id %.64q is not bootID/number", s)
+		return EventID{}, fmt.Errorf("parse event id %.64q: not bootID/number", s)
 	}
 	seq, err := strconv.ParseUint(s[i+1:], 10, 64)
 	if err != nil {
-		return EventID{}, fmt.Errorf("event id %.64q has no number: %w", s, err)
+		return EventID{}, fmt.Errorf("parse event id %.64q: %w", s, err)
 	}
 	return EventID{BootID: s[:i], Seq: seq}, nil
 }
 
-// Event is what happened on a host.
+// Event is an event on a host.
 type Event struct {
 	// TypeURL names the payload's type: lockstep/runtime/<type>.
 	TypeURL string
-	// ID is the event's place in the order.
+	// ID orders the event.
 	ID EventID
-	// Time is when it was published.
+	// Time is the time of publication.
 	Time time.Time
-	// OperationID is the operation that it belongs to, if any.
+	// OperationID is the operation that the event belongs to, if any.
 	OperationID string
-	// Payload is what happened.
+	// Payload is the content of the event.
 	Payload Payload
 }
 
@@ -68,18 +68,18 @@ type Payload interface {
 // EventInfo is an event with the state of the watcher's queue.
 type EventInfo struct {
 	Event
-	// Backlog is how many events wait behind this one.
+	// Backlog is the number of events that wait behind this one.
 	Backlog int
-	// Lost is how many events this watcher missed right before this one,
-	// because it was slow or came too late. An info with Lost says so by
-	// itself and has no Payload.
+	// Lost is the number of events that this watcher missed directly before
+	// this one, because it was slow or subscribed too late. An EventInfo with
+	// Lost has no Payload.
 	Lost uint64
-	// LostUnknown says that events were missed and nobody knows how many:
-	// they are of an earlier boot or an earlier process.
+	// LostUnknown means that an unknown number of events was missed: they
+	// belong to an earlier boot or an earlier process.
 	LostUnknown bool
 }
 
-// EventStream is where events are published and watched.
+// EventStream publishes and watches events.
 type EventStream interface {
 	Watcher
 	Publisher
@@ -91,34 +91,34 @@ type Publisher interface {
 	Publish(operationID string, p Payload)
 }
 
-// WatchFunc takes the events of a watch. The channel is closed when the watch
-// ends; returning ends it.
+// WatchFunc receives the events of a watch. The channel is closed when the watch
+// ends; returning from the function ends the watch.
 type WatchFunc func(<-chan EventInfo)
 
 // Watcher watches events.
 type Watcher interface {
-	// Watch calls f in the caller's goroutine and returns when f has
-	// returned. The events begin with the next one, or where an option says.
+	// Watch calls f in the caller's goroutine and returns when f returns. The
+	// watch starts with the next event, unless an option sets another start.
 	Watch(ctx context.Context, f WatchFunc, opts ...WatchOptionFunc) error
 }
 
-// WatchOptions say where a watch begins. At most one is set.
+// WatchOptions set the start of a watch. At most one is set.
 type WatchOptions struct {
-	// TailEvents is how many past events come first; negative means all.
+	// TailEvents is the number of past events to send first; negative means all.
 	TailEvents int
-	// TailID is the id after which the watch begins.
+	// TailID is the id after which the watch starts.
 	TailID EventID
-	// TailDuration is how old the first event may be.
+	// TailDuration is the maximum age of the first event.
 	TailDuration time.Duration
 }
 
 // WatchOptionFunc sets an option of a watch.
 type WatchOptionFunc func(opts *WatchOptions) error
 
-// errTwoTails says that options of a watch exclude each other.
-var errTwoTails = errors.New("tail events, tail id and tail duration exclude each other: give one")
+// errTwoTails is returned when mutually exclusive watch options are set.
+var errTwoTails = errors.New("tail events, tail id and tail duration are mutually exclusive")
 
-// Validate says whether at most one option is set.
+// Validate checks that at most one option is set.
 func (o WatchOptions) Validate() error {
 	n := 0
 	for _, set := range []bool{o.TailEvents != 0, o.TailID != EventID{}, o.TailDuration != 0} {
@@ -132,8 +132,8 @@ func (o WatchOptions) Validate() error {
 	return nil
 }
 
-// WithTailEvents begins with that many past events, or with all that there
-// are when number is negative.
+// WithTailEvents starts with the given number of past events, or with all
+// available events when number is negative.
 func WithTailEvents(number int) WatchOptionFunc {
 	return func(o *WatchOptions) error {
 		o.TailEvents = number
@@ -141,7 +141,7 @@ func WithTailEvents(number int) WatchOptionFunc {
 	}
 }
 
-// WithTailID begins after the event of that id.
+// WithTailID starts after the event with that id.
 func WithTailID(id EventID) WatchOptionFunc {
 	return func(o *WatchOptions) error {
 		o.TailID = id
@@ -149,7 +149,7 @@ func WithTailID(id EventID) WatchOptionFunc {
 	}
 }
 
-// WithTailDuration begins with events that are at most that old.
+// WithTailDuration starts with events that are at most dur old.
 func WithTailDuration(dur time.Duration) WatchOptionFunc {
 	return func(o *WatchOptions) error {
 		if dur < 0 {

@@ -5,88 +5,88 @@ package nodeos
 
 import "time"
 
-// SlotState is what a slot holds.
+// SlotState is the state of a slot.
 type SlotState string
 
 // The states of a slot.
 const (
-	// SlotEmpty holds nothing that boots.
+	// SlotEmpty has no bootable image.
 	SlotEmpty SlotState = "empty"
-	// SlotStaged holds a whole image that was never activated.
+	// SlotStaged has a complete image that was never activated.
 	SlotStaged SlotState = "staged"
 	// SlotTrying is activated and not committed yet.
 	SlotTrying SlotState = "trying"
-	// SlotGood was committed.
+	// SlotGood is committed.
 	SlotGood SlotState = "good"
-	// SlotBad used up its tries, or was rolled back.
+	// SlotBad used up its boot tries or was rolled back.
 	SlotBad SlotState = "bad"
 )
 
-// Slot is one place for a system.
+// Slot is a place on disk for one OS image.
 type Slot struct {
 	// Name is the backend's name for the slot.
 	Name string `json:"name"`
-	// State is what the slot holds.
+	// State is the state of the slot.
 	State SlotState `json:"state"`
 	// Device is the partition, directory or file that holds the slot.
 	Device string `json:"device,omitempty"`
 	// Image is the slot's image; zero when empty.
 	Image Image `json:"image,omitzero"`
-	// TriesLeft counts the boots that a trying slot has left; -1 when the
-	// backend can't tell.
+	// TriesLeft is the number of boot tries that a trying slot has left; -1
+	// when the backend can't count them.
 	TriesLeft int `json:"triesLeft,omitempty"`
-	// NextBoot says that the firmware boots this slot next.
+	// NextBoot means that the firmware boots this slot next.
 	NextBoot bool `json:"nextBoot,omitempty"`
 }
 
-// Booted is the system that runs.
+// Booted is the running OS.
 type Booted struct {
-	// Slot, Version, Product and Digest name it.
+	// Slot is the name of the booted slot.
 	Slot string `json:"slot"`
-	// Product is the system's product.
+	// Product is the product of the OS.
 	Product string `json:"product,omitempty"`
-	// Version is the system's version.
+	// Version is the version of the OS.
 	Version string `json:"version"`
 	// Digest is the signed digest of its image.
 	Digest string `json:"digest"`
-	// Confirmed says that the slot was committed.
+	// Confirmed means that the slot is committed.
 	Confirmed bool `json:"confirmed"`
-	// KubeletVersion is the version of the kubelet in it, if there is one.
+	// KubeletVersion is the version of its kubelet, if it has one.
 	KubeletVersion string `json:"kubeletVersion,omitempty"`
 }
 
-// HostCapabilities are what a backend can do.
+// HostCapabilities are the capabilities of a backend.
 type HostCapabilities struct {
-	// Atomic says that a system is replaced as a whole or not at all.
+	// Atomic means that an OS is replaced as a whole or not at all.
 	Atomic bool `json:"atomic"`
-	// BootOnce says that a system can be booted without becoming the default.
+	// BootOnce means that an OS can be booted once without becoming the default.
 	BootOnce bool `json:"bootOnce"`
-	// AutoRollback says that the firmware goes back by itself.
+	// AutoRollback means that the firmware rolls back automatically.
 	AutoRollback bool `json:"autoRollback"`
-	// Verify says that what was written is read back and compared.
+	// Verify means that written data is read back and compared.
 	Verify bool `json:"verify"`
 }
 
-// Inventory is what the machine says about itself.
+// Inventory is the state of the machine.
 type Inventory struct {
-	// Backend names the mechanism: sim, uki, …
+	// Backend is the update mechanism: sim, uki, …
 	Backend string `json:"backend"`
-	// Capabilities are the backend's.
+	// Capabilities are the capabilities of the backend.
 	Capabilities HostCapabilities `json:"capabilities"`
-	// BootID is new at each boot of the machine.
+	// BootID changes at each boot of the machine.
 	BootID string `json:"bootID"`
-	// Booted is the running system.
+	// Booted is the running OS.
 	Booted Booted `json:"booted"`
 	// Slots are all slots.
 	Slots []Slot `json:"slots"`
-	// FreeBytes is what the inactive slot can take.
+	// FreeBytes is the capacity of the inactive slot in bytes.
 	FreeBytes int64 `json:"freeBytes"`
-	// ServicesStopped says that the services were stopped for an operation.
+	// ServicesStopped means that the services are stopped for an operation.
 	ServicesStopped bool `json:"servicesStopped,omitempty"`
 }
 
-// SlotOf returns the slot with that digest, the best state first (good,
-// trying, staged, bad).
+// SlotOf returns the slot with that digest; of several, the one with the best
+// state (good, trying, staged, bad).
 func (i Inventory) SlotOf(digest string) (Slot, bool) {
 	for _, state := range []SlotState{SlotGood, SlotTrying, SlotStaged, SlotBad} {
 		for _, s := range i.Slots {
@@ -98,7 +98,7 @@ func (i Inventory) SlotOf(digest string) (Slot, bool) {
 	return Slot{}, false
 }
 
-// Previous returns the good slot that isn't running: where a rollback goes.
+// Previous returns the good slot that isn't running: the target of a rollback.
 func (i Inventory) Previous() (Slot, bool) {
 	for _, s := range i.Slots {
 		if s.State == SlotGood && s.Name != i.Booted.Slot {
@@ -108,7 +108,7 @@ func (i Inventory) Previous() (Slot, bool) {
 	return Slot{}, false
 }
 
-// Staged returns the slot that was written and not activated.
+// Staged returns the slot that is written but not activated.
 func (i Inventory) Staged() (Slot, bool) {
 	for _, s := range i.Slots {
 		if s.State == SlotStaged {
@@ -120,17 +120,17 @@ func (i Inventory) Staged() (Slot, bool) {
 
 // Denial is a digest that this host doesn't boot again.
 type Denial struct {
-	// Digest is the denied image.
+	// Digest is the digest of the denied image.
 	Digest string `json:"digest"`
-	// Why says what happened.
+	// Why is the cause of the denial.
 	Why string `json:"why"`
-	// At is when.
+	// At is the time of the denial.
 	At time.Time `json:"at"`
 	// OperationID is the operation that failed.
 	OperationID string `json:"operationID,omitempty"`
 }
 
-// Committed is a system that was committed on this host.
+// Committed is an OS image that was committed on this host.
 type Committed struct {
 	// Digest is the image's signed digest.
 	Digest string `json:"digest"`
@@ -138,48 +138,48 @@ type Committed struct {
 	Product string `json:"product"`
 	// Version is the image's version.
 	Version string `json:"version"`
-	// At is when it was committed.
+	// At is the time of the commit.
 	At time.Time `json:"at"`
 }
 
-// Trial is a system that was activated and not committed: the dead-man timer.
+// Trial is an OS that is activated but not committed, with its dead-man timer.
 type Trial struct {
 	// OperationID is the operation that activated it.
 	OperationID string `json:"operationID"`
-	// Caller ordered it.
+	// Caller is the identity that ordered it.
 	Caller string `json:"caller"`
-	// Image is what is on trial.
+	// Image is the image on trial.
 	Image Image `json:"image"`
-	// From is what ran before and is gone back to.
+	// From is the previous OS, the target of a rollback.
 	From Booted `json:"from"`
-	// FromBootID is the boot in which the trial was armed.
+	// FromBootID is the boot id under which the trial was armed.
 	FromBootID string `json:"fromBootID"`
-	// BootID is the boot that is on trial; empty before it.
+	// BootID is the boot id of the OS on trial; empty before its first boot.
 	BootID string `json:"bootID,omitempty"`
-	// Boots counts the boots of the new system.
+	// Boots is the number of boots of the new OS.
 	Boots int `json:"boots,omitempty"`
-	// Unordered counts those of them that nobody ordered.
+	// Unordered is the number of boots that no operation ordered.
 	Unordered int `json:"unordered,omitempty"`
-	// ArmedAt and Deadline are wall-clock times.
+	// ArmedAt is the wall-clock time when the trial was armed.
 	ArmedAt time.Time `json:"armedAt"`
-	// Deadline is when OnDeadline happens.
+	// Deadline is the wall-clock time when OnDeadline applies.
 	Deadline time.Time `json:"deadline"`
-	// Window is how far progress moves the deadline.
+	// Window is the extension that progress adds to the deadline.
 	Window time.Duration `json:"window"`
-	// OnDeadline is what happens at the deadline.
+	// OnDeadline is the action at the deadline.
 	OnDeadline DeadlineAction `json:"onDeadline"`
 }
 
-// OperationState is where an operation stands.
+// OperationState is the state of an operation.
 type OperationState string
 
 // The states of an operation.
 const (
-	// OperationWaiting is accepted, the one that it interrupts still stops.
+	// OperationWaiting is accepted and waits until the interrupted one has stopped.
 	OperationWaiting OperationState = "Waiting"
-	// OperationRunning runs a phase, or waits to retry one.
+	// OperationRunning runs a phase or waits to retry one.
 	OperationRunning OperationState = "Running"
-	// OperationRebooting has sent the machine down.
+	// OperationRebooting has started a reboot.
 	OperationRebooting OperationState = "Rebooting"
 	// OperationOnTrial waits for commit or rollback.
 	OperationOnTrial OperationState = "OnTrial"
@@ -187,17 +187,17 @@ const (
 	OperationUndoing OperationState = "Undoing"
 	// OperationPaused waits for resume or abort.
 	OperationPaused OperationState = "Paused"
-	// OperationSucceeded ended well.
+	// OperationSucceeded ended successfully.
 	OperationSucceeded OperationState = "Succeeded"
 	// OperationFailed ended with an error.
 	OperationFailed OperationState = "Failed"
-	// OperationRolledBack ended on the previous system.
+	// OperationRolledBack ended with the previous OS running.
 	OperationRolledBack OperationState = "RolledBack"
 	// OperationCanceled was interrupted by another operation.
 	OperationCanceled OperationState = "Canceled"
 )
 
-// Done says whether the state is a last one.
+// Done reports whether the state is terminal.
 func (s OperationState) Done() bool {
 	switch s {
 	case OperationSucceeded, OperationFailed, OperationRolledBack, OperationCanceled:
@@ -207,77 +207,76 @@ func (s OperationState) Done() bool {
 	}
 }
 
-// OperationStatus is what is known about an operation, during and after it.
+// OperationStatus is the status of an operation, during and after its run.
 type OperationStatus struct {
-	// ID, Sequence, Caller, Method, Attempt and RequestHash are as ordered.
+	// ID is the operation id.
 	ID string `json:"id"`
-	// Sequence is what runs.
+	// Sequence is the sequence of the operation.
 	Sequence Sequence `json:"sequence"`
-	// Caller ordered it.
+	// Caller is the identity that ordered it.
 	Caller string `json:"caller"`
-	// Method is the call by which it was ordered.
+	// Method is the RPC that ordered it.
 	Method string `json:"method,omitempty"`
-	// Attempt is the rollout's try.
+	// Attempt is the rollout attempt that it belongs to.
 	Attempt string `json:"attempt,omitempty"`
-	// RequestHash is what the id is bound to.
+	// RequestHash is the hash that the id is bound to.
 	RequestHash string `json:"requestHash"`
-	// Digest is the image that it's about, if any.
+	// Digest is the image digest of the operation, if any.
 	Digest string `json:"digest,omitempty"`
-	// State is where it stands.
+	// State is the current state.
 	State OperationState `json:"state"`
-	// Phase is the current or last phase, PhaseIndex its number from 1 and
-	// PhaseCount how many there are.
+	// Phase is the name of the current or last phase.
 	Phase string `json:"phase,omitempty"`
-	// PhaseIndex counts from 1.
+	// PhaseIndex is its number in the plan, from 1.
 	PhaseIndex int `json:"phaseIndex,omitempty"`
-	// PhaseCount is the length of the plan.
+	// PhaseCount is the number of phases in the plan.
 	PhaseCount int `json:"phaseCount,omitempty"`
 	// Tasks are the tasks of the current phase.
 	Tasks []string `json:"tasks,omitempty"`
-	// Try counts the tries of the phase from 1.
+	// Try is the attempt at the phase, from 1.
 	Try int `json:"try,omitempty"`
-	// Started and Ended are wall-clock times; Ended is zero while it runs.
+	// Started is the wall-clock time of the start.
 	Started time.Time `json:"started"`
-	// Ended is zero while it runs.
+	// Ended is the wall-clock time of the end; zero while it runs.
 	Ended time.Time `json:"ended,omitzero"`
-	// Reason and Message say why it failed, was paused or rolled back.
+	// Reason is the condition reason of a failure, pause or rollback.
 	Reason string `json:"reason,omitempty"`
-	// Message goes with Reason.
+	// Message explains Reason.
 	Message string `json:"message,omitempty"`
 }
 
-// HostFacts is all that a host says about itself: the machine's own inventory
-// and what the agent remembers.
+// HostFacts are the facts that a host reports: the machine's inventory and the
+// agent's journal.
 type HostFacts struct {
-	// HostID is minted once on the machine's disk.
+	// HostID is the identity of the host, generated once on its disk.
 	HostID string `json:"hostID"`
-	// InstallationID is minted anew with each journal.
+	// InstallationID is generated with each new journal.
 	InstallationID string `json:"installationID"`
 	// NodeName is the name under which the host joins its cluster.
 	NodeName string `json:"nodeName,omitempty"`
-	// Mode is where the host runs.
+	// Mode is the host's mode.
 	Mode Mode `json:"mode"`
-	// Inventory is the machine's part.
+	// Inventory is the state of the machine.
 	Inventory `json:"inventory"`
-	// Staged and Previous are slots of the inventory, if there are such.
+	// Staged is the staged slot of the inventory, if any.
 	Staged *Slot `json:"staged,omitempty"`
-	// Previous is where a rollback would go.
+	// Previous is the target of a rollback, if any.
 	Previous *Slot `json:"previous,omitempty"`
-	// Denied are digests that don't boot here again.
+	// Denied are the digests that this host doesn't boot again.
 	Denied []Denial `json:"denied,omitempty"`
-	// Committed are the last committed systems, newest last.
+	// Committed are the last committed images, newest last.
 	Committed []Committed `json:"committed,omitempty"`
-	// HighWater is the highest committed version of each product.
+	// HighWater is the highest committed version per product.
 	HighWater map[string]string `json:"highWater,omitempty"`
 	// Fence is the highest accepted fence.
 	Fence Fence `json:"fence,omitzero"`
-	// Trial is the system on trial, if one is.
+	// Trial is the OS on trial, if any.
 	Trial *Trial `json:"trial,omitempty"`
 	// Operation is the running operation, or nil.
 	Operation *OperationStatus `json:"operation,omitempty"`
-	// Last is the operation that ended last, or nil; what each boot does by
-	// itself isn't one.
+	// Last is the operation that ended last, or nil; operations that each boot
+	// starts automatically don't count.
 	Last *OperationStatus `json:"last,omitempty"`
-	// ObservedAt is when the inventory was taken.
+	// ObservedAt is the time of the inventory.
 	ObservedAt time.Time `json:"observedAt"`
 }

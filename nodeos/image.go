@@ -13,60 +13,59 @@ import (
 
 // ImageRef is an OS image by repository and digest.
 type ImageRef struct {
-	// Repository is where the image is, without tag and digest.
+	// Repository is the image's repository, without tag and digest.
 	Repository string `json:"repository"`
-	// Digest is what is signed and wanted: "sha256:" and 64 hex digits.
+	// Digest is the signed digest: "sha256:" and 64 hex digits.
 	Digest string `json:"digest"`
 }
 
 // String returns repository@digest.
 func (r ImageRef) String() string { return r.Repository + "@" + r.Digest }
 
-// ParseImageRef reads repository@sha256:…; a reference by tag is an error.
+// ParseImageRef parses repository@sha256:…; a tag reference is an error.
 func ParseImageRef(s string) (ImageRef, error) {
 	repository, digest, ok := strings.Cut(s, "@")
 	if !ok {
-		return ImageRef{}, fmt.Errorf("image %q has no digest, want repository@sha256:…", s)
+		return ImageRef{}, fmt.Errorf("parse image %q: no digest; want repository@sha256:…", s)
 	}
 	r := ImageRef{Repository: repository, Digest: digest}
 	return r, r.Validate()
 }
 
-// Validate says what is wrong with the reference, if anything is.
+// Validate returns an error if the reference is malformed.
 func (r ImageRef) Validate() error {
 	if r.Repository == "" || len(r.Repository) > maxID || strings.ContainsAny(r.Repository, " \t\n@") {
-		return fmt.Errorf("image repository %q is empty, too long or has blanks", r.Repository)
+		return fmt.Errorf("image repository %q is empty, too long or contains blanks", r.Repository)
 	}
 	return ValidateDigest(r.Digest)
 }
 
-// ValidateDigest says whether d is "sha256:" and 64 lower-case hex digits.
+// ValidateDigest checks that d is "sha256:" and 64 lower-case hex digits.
 func ValidateDigest(d string) error {
 	hexa, ok := strings.CutPrefix(d, "sha256:")
 	if !ok || len(hexa) != 64 || strings.Trim(hexa, "0123456789abcdef") != "" {
-		return fmt.Errorf("digest %q is not sha256: and 64 hex digits", d)
+		return fmt.Errorf("digest %q is not sha256: and 64 lower-case hex digits", d)
 	}
 	return nil
 }
 
-// Image is an OS image whose signature was checked: what its own bytes say.
+// Image is an OS image whose signature was verified, as its own bytes describe it.
 type Image struct {
-	// Ref is where it's from; Ref.Digest is what was signed.
+	// Ref is the source of the image; Ref.Digest is the signed digest.
 	Ref ImageRef `json:"ref"`
-	// Product and Version are read from bytes under the verified digest.
+	// Product is read from bytes under the verified digest.
 	Product string `json:"product"`
-	// Version is a semantic version.
+	// Version is a semantic version, read from bytes under the verified digest.
 	Version string `json:"version"`
-	// ContentDigest is the digest of the bytes that are written to a slot; an
-	// image in a registry is a manifest and has another digest than its
-	// content.
+	// ContentDigest is the digest of the bytes that are written to a slot. It
+	// differs from Ref.Digest, which is the digest of a manifest.
 	ContentDigest string `json:"contentDigest"`
 	// Size is the content's length in bytes.
 	Size int64 `json:"size"`
 }
 
-// CompareVersions returns -1, 0 or 1 as a is older than, equal to or newer
-// than b. Build metadata counts for nothing, as in the semver specification.
+// CompareVersions returns -1, 0 or 1 if a is older than, equal to or newer
+// than b. Build metadata is ignored, as semver specifies.
 func CompareVersions(a, b string) (int, error) {
 	va, err := parseVersion(a)
 	if err != nil {
@@ -79,14 +78,14 @@ func CompareVersions(a, b string) (int, error) {
 	return va.Compare(vb), nil
 }
 
-// parseVersion reads a version, with or without a leading v.
+// parseVersion parses a version, with or without a leading v.
 func parseVersion(s string) (semver.Version, error) {
 	if len(s) > 128 {
-		return semver.Version{}, errors.New("version is longer than 128 bytes")
+		return semver.Version{}, errors.New("parse version: longer than 128 bytes")
 	}
 	v, err := semver.ParseTolerant(s)
 	if err != nil {
-		return semver.Version{}, fmt.Errorf("version %q is not a semantic one: %w", s, err)
+		return semver.Version{}, fmt.Errorf("parse version %q: %w", s, err)
 	}
 	return v, nil
 }

@@ -8,33 +8,33 @@ import (
 	"strings"
 )
 
-// Mode is where a host runs; it decides what can be done to the host.
+// Mode is the environment of a host; it determines the supported operations.
 type Mode int
 
 // The modes of a host.
 const (
-	// ModeCloud is a virtual machine whose image the cloud writes.
+	// ModeCloud is a virtual machine with an image that the cloud provider writes.
 	ModeCloud Mode = iota
-	// ModeContainer is a host inside a container: nothing about the machine
-	// below can be changed.
+	// ModeContainer is a host inside a container: the machine below it can't be
+	// changed.
 	ModeContainer
-	// ModeMetal is a machine of its own, real or virtual, with disks that we
-	// write.
+	// ModeMetal is a physical or virtual machine with disks that Lockstep
+	// writes.
 	ModeMetal
 )
 
-// ModeCapability is a set of flags: what a mode can do.
+// ModeCapability is a set of flags: the capabilities of a mode.
 type ModeCapability uint64
 
 // The capabilities of a mode.
 const (
-	// Reboot says that the host can be rebooted.
+	// Reboot means that the host can be rebooted.
 	Reboot ModeCapability = 1 << iota
-	// Rollback says that the host can go back to its previous system.
+	// Rollback means that the host can boot its previous OS.
 	Rollback
-	// Shutdown says that the host can be powered off.
+	// Shutdown means that the host can be powered off.
 	Shutdown
-	// Upgrade says that the host's system can be replaced.
+	// Upgrade means that the host's OS can be replaced.
 	Upgrade
 )
 
@@ -56,18 +56,18 @@ func (c ModeCapability) String() string {
 }
 
 // ParseMode returns the mode of that name: cloud, container or metal, in
-// lower case, nothing else.
+// lower case.
 func ParseMode(s string) (Mode, error) {
 	for _, m := range []Mode{ModeCloud, ModeContainer, ModeMetal} {
 		if m.String() == s {
 			return m, nil
 		}
 	}
-	return 0, fmt.Errorf("unknown runtime mode: %q; known are cloud, container and metal", s)
+	return 0, fmt.Errorf("unknown runtime mode: %q; want cloud, container or metal", s)
 }
 
-// String returns the name that ParseMode reads; an unknown mode gives its
-// number.
+// String returns the name that ParseMode accepts, or the number of an unknown
+// mode.
 func (m Mode) String() string {
 	switch m {
 	case ModeCloud:
@@ -81,11 +81,11 @@ func (m Mode) String() string {
 	}
 }
 
-// RequiresInstall says whether a system has to be written to the machine
-// before it can boot by itself.
+// RequiresInstall reports whether an OS must be installed on the machine before
+// it can boot.
 func (m Mode) RequiresInstall() bool { return m == ModeMetal }
 
-// Supports says whether the mode has all the flags of feature.
+// Supports reports whether the mode has all capabilities of feature.
 func (m Mode) Supports(feature ModeCapability) bool {
 	switch m {
 	case ModeCloud, ModeMetal:

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestSequencesAreReadAsTheyAreWritten(t *testing.T) {
+func TestSequenceNamesRoundTrip(t *testing.T) {
 	want := []string{"boot", "bootstrap", "initialize", "install", "shutdown", "upgrade", "stageUpgrade", "reset", "reboot", "noop", "rollback"}
 	for i, name := range want {
 		got, err := ParseSequence(name)
@@ -41,7 +41,7 @@ func TestSequencesAreReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-func TestModesAreReadAsTheyAreWrittenAndCanWhatTheyCan(t *testing.T) {
+func TestModeNamesRoundTripAndModesHaveTheirCapabilities(t *testing.T) {
 	all := Reboot | Rollback | Shutdown | Upgrade
 	for name, tc := range map[string]struct {
 		mode    Mode
@@ -61,17 +61,17 @@ func TestModesAreReadAsTheyAreWrittenAndCanWhatTheyCan(t *testing.T) {
 		}
 	}
 	if Reboot != 1 || Rollback != 2 || Shutdown != 4 || Upgrade != 8 {
-		t.Error("the flags have other values than in the document")
+		t.Error("the flags have the wrong values")
 	}
 	if _, err := ParseMode("Metal"); err == nil || !strings.Contains(err.Error(), `unknown runtime mode: "Metal"`) {
 		t.Errorf("Metal: %v", err)
 	}
 	if (Reboot|Upgrade).String() != "reboot+upgrade" || ModeCapability(0).String() != "none" || Mode(9).String() != "mode(9)" {
-		t.Error("flags or modes print badly")
+		t.Error("wrong String of flags or modes")
 	}
 }
 
-func TestTheTakeoverTable(t *testing.T) {
+func TestTakeoverTable(t *testing.T) {
 	type pair struct{ running, next Sequence }
 	want := map[pair]Takeover{
 		{SequenceInitialize, SequenceReboot}: TakeoverAlways,
@@ -79,7 +79,7 @@ func TestTheTakeoverTable(t *testing.T) {
 		{SequenceBoot, SequenceReset}:        TakeoverAlways,
 		{SequenceBoot, SequenceUpgrade}:      TakeoverAlways,
 		{SequenceBoot, SequenceStageUpgrade}: TakeoverAlways,
-		{SequenceBoot, SequenceRollback}:     TakeoverAlways, // it's the reboot that Talos runs for it
+		{SequenceBoot, SequenceRollback}:     TakeoverAlways, // Talos reboots for a rollback
 		{SequenceReboot, SequenceReboot}:     TakeoverForced,
 		{SequenceReset, SequenceReboot}:      TakeoverAlways,
 	}
@@ -100,7 +100,7 @@ func goodImage() ImageRef {
 	return ImageRef{Repository: "registry.test/os", Digest: "sha256:" + strings.Repeat("ab", 32)}
 }
 
-// requestFor is a request that a sequence takes.
+// requestFor returns a valid request of a sequence.
 func requestFor(seq Sequence) Request {
 	o := Order{OperationID: "op", Caller: "me"}
 	switch seq {
@@ -115,7 +115,7 @@ func requestFor(seq Sequence) Request {
 	}
 }
 
-func TestEverySequenceReadsAsItsRunbook(t *testing.T) {
+func TestEverySequenceHasItsPhases(t *testing.T) {
 	want := map[Sequence]string{
 		SequenceBoot:         "1. config: load-config\n2. services: start-services",
 		SequenceBootstrap:    "1. config: load-config\n2. services: start-services",
@@ -128,7 +128,7 @@ func TestEverySequenceReadsAsItsRunbook(t *testing.T) {
 		SequenceInstall: "1. precheck: precheck-image\n2. stage: stage-image\n3. switch: set-next-boot\n4. reboot: restart, then the machine boots\n" +
 			"5. verify: start-services verify-booted\n6. commit: commit",
 		SequenceUpgrade: "1. precheck: precheck-image\n2. stage: stage-image\n3. stop-services: stop-services\n4. switch: set-next-boot\n" +
-			"5. reboot: restart, then the machine boots\n6. services: start-services\n7. verify: verify-booted, then someone commits or rolls back\n8. commit: commit",
+			"5. reboot: restart, then the machine boots\n6. services: start-services\n7. verify: verify-booted, then waits for commit or rollback\n8. commit: commit",
 		SequenceRollback: "1. precheck: precheck-rollback\n2. stop-services: stop-services\n3. switch-back: restore\n" +
 			"4. reboot: restart, then the machine boots\n5. services: start-services\n6. verify: verify-restored",
 	}
@@ -148,7 +148,7 @@ func TestEverySequenceReadsAsItsRunbook(t *testing.T) {
 	}
 }
 
-func TestTheTrialIsArmedBeforeTheFirmwareIsToldAndNothingChangesBeforeThePrecheck(t *testing.T) {
+func TestTrialIsArmedWithTheBootSwitchAndPrecheckIsFirst(t *testing.T) {
 	for _, seq := range []Sequence{SequenceInstall, SequenceUpgrade} {
 		plan, err := Plan(seq, ModeMetal, requestFor(seq))
 		if err != nil {
@@ -170,13 +170,13 @@ func TestTheTrialIsArmedBeforeTheFirmwareIsToldAndNothingChangesBeforeThePrechec
 	}
 }
 
-func TestAModeThatCannotRefusesClearly(t *testing.T) {
+func TestUnsupportedSequencesNameTheMissingCapability(t *testing.T) {
 	for seq, want := range map[Sequence]string{
-		SequenceUpgrade:  "upgrade is not supported in container mode, which can't reboot+upgrade",
-		SequenceReboot:   "reboot is not supported in container mode, which can't reboot",
-		SequenceShutdown: "shutdown is not supported in container mode, which can't shutdown",
-		SequenceRollback: "rollback is not supported in container mode, which can't reboot+rollback",
-		SequenceReset:    "reset is not supported in container mode, which can't reboot",
+		SequenceUpgrade:  "upgrade is not supported in container mode: missing capability reboot+upgrade",
+		SequenceReboot:   "reboot is not supported in container mode: missing capability reboot",
+		SequenceShutdown: "shutdown is not supported in container mode: missing capability shutdown",
+		SequenceRollback: "rollback is not supported in container mode: missing capability reboot+rollback",
+		SequenceReset:    "reset is not supported in container mode: missing capability reboot",
 	} {
 		_, err := Plan(seq, ModeContainer, requestFor(seq))
 		if err == nil || err.Error() != want || ReasonOf(err, "") != "Unsupported" {
@@ -190,7 +190,7 @@ func TestAModeThatCannotRefusesClearly(t *testing.T) {
 	}
 }
 
-func TestDataThatDoesNotFitIsAnError(t *testing.T) {
+func TestInvalidRequestsAreRejected(t *testing.T) {
 	for _, seq := range Sequences() {
 		for _, other := range Sequences() {
 			request := requestFor(other)
@@ -208,12 +208,12 @@ func TestDataThatDoesNotFitIsAnError(t *testing.T) {
 	for name, r := range map[string]Request{
 		"no caller":          bad(func(r *UpgradeRequest) { r.Caller = "" }),
 		"a very long id":     bad(func(r *UpgradeRequest) { r.OperationID = strings.Repeat("x", 254) }),
-		"a fence of nothing": bad(func(r *UpgradeRequest) { r.Fence = &Fence{Epoch: 1} }),
+		"a fence without a cluster": bad(func(r *UpgradeRequest) { r.Fence = &Fence{Epoch: 1} }),
 		"a tag":              bad(func(r *UpgradeRequest) { r.Image.Digest = "latest" }),
 		"no repository":      bad(func(r *UpgradeRequest) { r.Image.Repository = "" }),
 		"no version":         bad(func(r *UpgradeRequest) { r.Version = "" }),
-		"a negative time":    bad(func(r *UpgradeRequest) { r.CommitDeadline = -1 }),
-		"a year":             bad(func(r *UpgradeRequest) { r.CommitDeadline = 365 * 24 * time.Hour }),
+		"negative deadline":  bad(func(r *UpgradeRequest) { r.CommitDeadline = -1 }),
+		"a long deadline":    bad(func(r *UpgradeRequest) { r.CommitDeadline = 365 * 24 * time.Hour }),
 		"an unknown action":  bad(func(r *UpgradeRequest) { r.OnDeadline = "explode" }),
 	} {
 		if err := CheckRequest(SequenceUpgrade, r); !errors.Is(err, ErrInvalidSequenceData) {
@@ -225,7 +225,7 @@ func TestDataThatDoesNotFitIsAnError(t *testing.T) {
 	}
 }
 
-func TestRequestsOutliveTheJournal(t *testing.T) {
+func TestRequestsRoundTripThroughTheJournal(t *testing.T) {
 	for _, seq := range Sequences() {
 		want := requestFor(seq)
 		data, err := MarshalRequest(want)
@@ -242,12 +242,12 @@ func TestRequestsOutliveTheJournal(t *testing.T) {
 	}
 	for _, bad := range []string{"", "{}", `{"kind":"plain"}`, `{"kind":"nuke","body":{}}`, `{"kind":"plain","body":[]}`} {
 		if _, err := UnmarshalRequest([]byte(bad)); err == nil {
-			t.Errorf("%q was read", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }
 
-func TestAnIDIsBoundToAllButTheFence(t *testing.T) {
+func TestRequestDigestCoversAllFieldsExceptTheFence(t *testing.T) {
 	base, _ := requestFor(SequenceUpgrade).(UpgradeRequest)
 	hash := func(seq Sequence, r Request) string {
 		t.Helper()
@@ -284,17 +284,17 @@ func TestAnIDIsBoundToAllButTheFence(t *testing.T) {
 	}
 }
 
-func TestARebootIsFoundThroughWrapping(t *testing.T) {
+func TestIsRebootErrorUnwraps(t *testing.T) {
 	err := fmt.Errorf("phase: %w", fmt.Errorf("task: %w", RebootError{Cmd: RebootPowerOff}))
 	if !IsRebootError(err) || IsRebootError(errors.New("x")) || IsRebootError(nil) {
-		t.Error("a reboot is not found, or found where there is none")
+		t.Error("IsRebootError is wrong")
 	}
 	if RebootKexec.String() != "kexec" || RebootCommand(9).String() != "command(9)" {
-		t.Error("commands print badly")
+		t.Error("wrong String of reboot commands")
 	}
 }
 
-func TestImageReferencesAreByDigest(t *testing.T) {
+func TestImageReferencesRequireADigest(t *testing.T) {
 	want := goodImage()
 	got, err := ParseImageRef(want.String())
 	if err != nil || got != want {
@@ -302,7 +302,7 @@ func TestImageReferencesAreByDigest(t *testing.T) {
 	}
 	for _, bad := range []string{"", "os:latest", "os@latest", "os@sha256:abc", "@" + want.Digest, "os@SHA256:" + strings.Repeat("ab", 32), "o s@" + want.Digest} {
 		if _, err := ParseImageRef(bad); err == nil {
-			t.Errorf("%q was read", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }
@@ -319,15 +319,15 @@ func TestVersionsAreOrdered(t *testing.T) {
 	}
 	for _, bad := range []string{"", "latest", "1.x", strings.Repeat("1", 200)} {
 		if _, err := CompareVersions(bad, "1.0.0"); err == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 		if _, err := CompareVersions("1.0.0", bad); err == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }
 
-func TestEventIDsAreReadAsTheyAreWritten(t *testing.T) {
+func TestEventIDsRoundTrip(t *testing.T) {
 	for _, id := range []EventID{{}, {"boot", 0}, {"a/b", 1 << 60}} {
 		if got, err := ParseEventID(id.String()); err != nil || got != id {
 			t.Errorf("%v became %v, %v", id, got, err)
@@ -335,7 +335,7 @@ func TestEventIDsAreReadAsTheyAreWritten(t *testing.T) {
 	}
 	for _, bad := range []string{"boot", "/1", "boot/x", "boot/-1", strings.Repeat("b", 300) + "/1"} {
 		if _, err := ParseEventID(bad); err == nil {
-			t.Errorf("%q was read", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 }
@@ -343,11 +343,11 @@ func TestEventIDsAreReadAsTheyAreWritten(t *testing.T) {
 func TestWatchAndLogOptions(t *testing.T) {
 	var o WatchOptions
 	if err := WithTailDuration(-1)(&o); err == nil {
-		t.Error("a negative duration was taken")
+		t.Error("a negative duration was accepted")
 	}
 	var l LogOptions
 	if err := WithTailLines(-1)(&l); err == nil {
-		t.Error("a negative number of lines was taken")
+		t.Error("a negative number of lines was accepted")
 	}
 	if err := errors.Join(WithTailLines(3)(&l), WithFollow()(&l)); err != nil || !l.Follow || *l.TailLines != 3 {
 		t.Errorf("%+v, %v", l, err)
@@ -358,7 +358,7 @@ func TestWatchAndLogOptions(t *testing.T) {
 	}
 }
 
-func TestADrainWaitsForAllSubscribersAlsoForLateOnes(t *testing.T) {
+func TestDrainWaitsForAllSubscribersIncludingLateOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrainer()
 		first, second := d.Subscribe(), d.Subscribe()
@@ -374,7 +374,7 @@ func TestADrainWaitsForAllSubscribersAlsoForLateOnes(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-drained:
-			t.Fatalf("drained while one is left: %v", err)
+			t.Fatalf("drained with a subscription left: %v", err)
 		default:
 		}
 		if err := d.Drain(t.Context()); err == nil {
@@ -387,7 +387,7 @@ func TestADrainWaitsForAllSubscribersAlsoForLateOnes(t *testing.T) {
 	})
 }
 
-func TestADrainEndsWithItsContext(t *testing.T) {
+func TestDrainEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrainer()
 		defer d.Subscribe().Cancel()
@@ -398,11 +398,11 @@ func TestADrainEndsWithItsContext(t *testing.T) {
 		}
 	})
 	if err := NewDrainer().Drain(t.Context()); err != nil {
-		t.Errorf("nobody to wait for: %v", err)
+		t.Errorf("drain without subscriptions: %v", err)
 	}
 }
 
-func TestAnInventoryKnowsItsSlots(t *testing.T) {
+func TestInventoryFindsSlots(t *testing.T) {
 	slot := func(name string, state SlotState, digest string) Slot {
 		return Slot{Name: name, State: state, Image: Image{Ref: ImageRef{Digest: digest}}}
 	}
@@ -417,7 +417,7 @@ func TestAnInventoryKnowsItsSlots(t *testing.T) {
 		t.Errorf("x is in %+v", s)
 	}
 	if _, ok := inv.SlotOf("nowhere"); ok {
-		t.Error("found what isn't there")
+		t.Error("found a slot with an unknown digest")
 	}
 }
 

@@ -5,145 +5,145 @@ package nodeos
 
 import "time"
 
-// EventAction says what began or ended.
+// EventAction is the start or the end of something.
 type EventAction string
 
 // The actions of events.
 const (
-	// ActionNoop says that nothing was done: the order was refused.
+	// ActionNoop means that the order was refused and nothing was done.
 	ActionNoop EventAction = "noop"
-	// ActionStart is a beginning.
+	// ActionStart is a start.
 	ActionStart EventAction = "start"
-	// ActionStop is an end, good or bad.
+	// ActionStop is an end, successful or not.
 	ActionStop EventAction = "stop"
 )
 
-// EventSequenceStart says that a sequence starts.
+// EventSequenceStart is published when a sequence starts.
 type EventSequenceStart struct {
-	// Sequence is what starts, Phases how many phases it has.
+	// Sequence is the sequence.
 	Sequence Sequence `json:"sequence"`
-	// Phases is the length of the plan.
+	// Phases is the number of phases in the plan.
 	Phases int `json:"phases"`
-	// Resumed says that it goes on after a crash or a boot.
+	// Resumed means that it continues after a crash or a reboot.
 	Resumed bool `json:"resumed,omitempty"`
 }
 
-// EventSequenceStop says that a sequence ended: the terminal result of its
-// operation, apart from reboots on the way.
+// EventSequenceStop is published when a sequence ends: the terminal result of
+// its operation; reboots in between have events of their own.
 type EventSequenceStop struct {
-	// Sequence is what ended.
+	// Sequence is the sequence.
 	Sequence Sequence `json:"sequence"`
-	// State is how it ended.
+	// State is the terminal state.
 	State OperationState `json:"state"`
-	// Reason and Error are empty after a success.
+	// Reason is the condition reason; empty after a success.
 	Reason string `json:"reason,omitempty"`
-	// Error is the message.
+	// Error is the message; empty after a success.
 	Error string `json:"error,omitempty"`
-	// Duration is how long it took.
+	// Duration is the time from start to end.
 	Duration time.Duration `json:"duration"`
 }
 
-// EventSequenceRefused says that a sequence was not started.
+// EventSequenceRefused is published when a sequence is refused.
 type EventSequenceRefused struct {
-	// Sequence is what was refused.
+	// Sequence is the refused sequence.
 	Sequence Sequence `json:"sequence"`
-	// Reason and Error say why.
+	// Reason is the condition reason.
 	Reason string `json:"reason"`
 	// Error is the message.
 	Error string `json:"error"`
 }
 
-// EventFatalSequencerError says that a sequence failed in a way that nothing
-// undoes.
+// EventFatalSequencerError is published when a sequence fails and can't be
+// undone.
 type EventFatalSequencerError struct {
 	// Error is the message.
 	Error string `json:"error"`
-	// Sequence is what failed.
+	// Sequence is the failed sequence.
 	Sequence Sequence `json:"sequence"`
 }
 
-// EventPhase says that a phase starts or stops.
+// EventPhase is published when a phase starts or stops.
 type EventPhase struct {
-	// Sequence and Phase say which.
+	// Sequence is the phase's sequence.
 	Sequence Sequence `json:"sequence"`
 	// Phase is the phase's name.
 	Phase string `json:"phase"`
-	// Index counts from 1; Count is the length of the plan.
+	// Index is the number of the phase, from 1.
 	Index int `json:"index"`
-	// Count is the length of the plan.
+	// Count is the number of phases in the plan.
 	Count int `json:"count"`
-	// Try counts from 1.
+	// Try is the attempt, from 1.
 	Try int `json:"try"`
 	// Action is start or stop.
 	Action EventAction `json:"action"`
-	// Error is set when a phase stops with one.
+	// Error is set when the phase fails.
 	Error string `json:"error,omitempty"`
 	// Duration is set when a phase stops.
 	Duration time.Duration `json:"duration,omitempty"`
 }
 
-// EventTask says that a task starts or stops.
+// EventTask is published when a task starts or stops.
 type EventTask struct {
-	// Sequence, Phase and Task say which.
+	// Sequence is the task's sequence.
 	Sequence Sequence `json:"sequence"`
 	// Phase is the task's phase.
 	Phase string `json:"phase"`
 	// Task is the task's name.
 	Task string `json:"task"`
-	// Index counts from 1 within the phase, Count is how many there are.
+	// Index is the number of the task in its phase, from 1.
 	Index int `json:"index"`
 	// Count is the number of tasks in the phase.
 	Count int `json:"count"`
 	// Action is start or stop.
 	Action EventAction `json:"action"`
-	// Error is set when a task stops with one.
+	// Error is set when the task fails.
 	Error string `json:"error,omitempty"`
 	// Duration is set when a task stops.
 	Duration time.Duration `json:"duration,omitempty"`
 }
 
-// EventProgress says how far a task is.
+// EventProgress is the progress of a task.
 type EventProgress struct {
 	// Task is the task's name.
 	Task string `json:"task"`
-	// Done and Total are in Unit.
+	// Done is the completed amount in Unit.
 	Done int64 `json:"done"`
-	// Total is 0 when unknown.
+	// Total is the full amount in Unit; 0 when unknown.
 	Total int64 `json:"total"`
-	// Unit is what is counted: bytes, …
+	// Unit is the unit of Done and Total: bytes, …
 	Unit string `json:"unit"`
 }
 
-// EventTrial says that something happened to the system on trial.
+// EventTrial is published when the state of the OS on trial changes.
 type EventTrial struct {
-	// What is armed, extended, committed, expired, unordered-reboot,
-	// fell-back or rolled-back.
+	// What is armed, extended, committed, expired, unordered-reboot, fell-back
+	// or rolled-back.
 	What string `json:"what"`
 	// Digest is the image on trial.
 	Digest string `json:"digest"`
 	// Deadline is the commit deadline.
 	Deadline time.Time `json:"deadline,omitzero"`
-	// Message says more.
+	// Message has the details.
 	Message string `json:"message,omitempty"`
 }
 
-// EventRestart says that the machine goes down.
+// EventRestart is published before the machine goes down.
 type EventRestart struct {
-	// Cmd is how.
+	// Cmd is the reboot command.
 	Cmd RebootCommand `json:"cmd"`
 }
 
-// EventServiceState says that a service changed its state.
+// EventServiceState is published when a service changes its state.
 type EventServiceState struct {
 	// Service is the service's name.
 	Service string `json:"service"`
 	// State is started, stopped or failed.
 	State string `json:"state"`
-	// Message says more.
+	// Message has the details.
 	Message string `json:"message,omitempty"`
 }
 
-// EventConfigError says that a machine configuration was refused.
+// EventConfigError is published when a machine configuration is rejected.
 type EventConfigError struct {
 	// Error is the message.
 	Error string `json:"error"`

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Plan turns a sequence into its phases for a mode and a request; it performs
-// nothing and asks nobody. A mode that can't do what the sequence needs gives
-// an *UnsupportedError, a request that doesn't fit ErrInvalidSequenceData.
+// Plan returns the phases of a sequence for a mode and a request; it's pure. A
+// mode that lacks a needed capability gives an *UnsupportedError, a request
+// that doesn't fit gives ErrInvalidSequenceData.
 func Plan(seq Sequence, mode Mode, request Request) ([]Phase, error) {
 	if err := CheckRequest(seq, request); err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func Plan(seq Sequence, mode Mode, request Request) ([]Phase, error) {
 	return runbook(seq, request), nil
 }
 
-// missing returns the flags of needs that the mode hasn't got.
+// missing returns the flags of needs that the mode lacks.
 func missing(mode Mode, needs ModeCapability) ModeCapability {
 	var out ModeCapability
 	for bit := Reboot; bit <= Upgrade; bit <<= 1 {
@@ -37,7 +37,7 @@ func missing(mode Mode, needs ModeCapability) ModeCapability {
 	return out
 }
 
-// runbook picks the phases of a sequence whose request was checked.
+// runbook returns the phases of a sequence; the request is already checked.
 func runbook(seq Sequence, request Request) []Phase {
 	switch seq {
 	case SequenceInitialize:
@@ -113,8 +113,8 @@ func upgradePhases(r UpgradeRequest) []Phase {
 		phase("commit", time.Minute, tasks(TaskCommit), retries(3), effect(EffectCommit)))
 }
 
-// RollbackPhases are the phases of the rollback sequence, and the way back of
-// an upgrade whose system on trial isn't kept.
+// RollbackPhases returns the phases of the rollback sequence, which also roll
+// back an upgrade whose OS on trial isn't committed.
 func RollbackPhases() []Phase {
 	return phases(
 		phase("precheck", time.Minute, tasks(TaskPrecheckRollback)),
@@ -125,7 +125,8 @@ func RollbackPhases() []Phase {
 		phase("verify", 10*time.Minute, tasks(TaskVerifyRestored), retries(3), pauses(), effect(EffectRestore)))
 }
 
-// CommitPhases verify and commit a system on trial whose operation is gone.
+// CommitPhases returns the phases that verify and commit an OS on trial whose
+// operation no longer exists.
 func CommitPhases() []Phase {
 	return phases(
 		phase("services", 10*time.Minute, tasks(TaskStartServices), retries(3)),
@@ -133,8 +134,8 @@ func CommitPhases() []Phase {
 		phase("commit", time.Minute, tasks(TaskCommit), retries(3), effect(EffectCommit)))
 }
 
-// DisarmPhases end a trial whose operation is gone and whose system never
-// booted.
+// DisarmPhases returns the phases that end a trial whose operation no longer
+// exists and whose OS never booted.
 func DisarmPhases() []Phase {
 	return phases(
 		phase("disarm", time.Minute, tasks(TaskClearNextBoot), retries(3), pauses(), effect(EffectRestore)))
@@ -166,7 +167,7 @@ func resetPhases(r ResetOptions) []Phase {
 		phase("restart", 5*time.Minute, restart(down), ends(EndBoot)))
 }
 
-// phases drops the phases that don't apply.
+// phases returns the phases that aren't nil.
 func phases(all ...*Phase) []Phase {
 	out := make([]Phase, 0, len(all))
 	for _, p := range all {
@@ -177,7 +178,7 @@ func phases(all ...*Phase) []Phase {
 	return out
 }
 
-// when keeps the phase if yes.
+// when returns p if yes, else nil.
 func when(yes bool, p *Phase) *Phase {
 	if yes {
 		return p
@@ -185,7 +186,8 @@ func when(yes bool, p *Phase) *Phase {
 	return nil
 }
 
-// phase makes a phase that aborts and undoes on failure unless told else.
+// phase returns a phase that aborts and undoes on failure unless an option
+// sets another policy.
 func phase(name string, timeout time.Duration, opts ...func(*Phase)) *Phase {
 	p := &Phase{Name: name, Timeout: timeout, OnFailure: FailurePolicy{Then: AbortAndUndo}}
 	for _, o := range opts {
@@ -227,7 +229,7 @@ func fatal() func(*Phase)      { return func(p *Phase) { p.OnFailure.Then = Fata
 func ends(e PhaseEnd) func(*Phase)      { return func(p *Phase) { p.Ends = e } }
 func effect(e PhaseEffect) func(*Phase) { return func(p *Phase) { p.Effect = e } }
 
-// Describe returns a plan as lines of text, one a phase, for people.
+// Describe returns a plan as readable text, one line per phase.
 func Describe(plan []Phase) []string {
 	out := make([]string, 0, len(plan))
 	for i, p := range plan {
@@ -240,7 +242,7 @@ func Describe(plan []Phase) []string {
 			line += ", then the machine boots"
 		}
 		if p.Ends == EndDecision {
-			line += ", then someone commits or rolls back"
+			line += ", then waits for commit or rollback"
 		}
 		out = append(out, line)
 	}

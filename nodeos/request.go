@@ -13,39 +13,39 @@ import (
 	"time"
 )
 
-// Fence orders the leaders of a cluster: a host obeys no order with a lower
-// one than the highest that it accepted.
+// Fence orders the leaders of a cluster: a host rejects an order with a lower
+// fence than the highest accepted one.
 type Fence struct {
-	// ClusterUID names the cluster; a host belongs to one.
+	// ClusterUID is the UID of the cluster; a host belongs to one cluster.
 	ClusterUID string `json:"clusterUID"`
-	// Epoch rises at each acquisition of leadership.
+	// Epoch increases at each acquisition of leadership.
 	Epoch uint64 `json:"epoch"`
 }
 
-// Order is what every request carries: who wants it, under which id.
+// Order is the header of every request: its caller, id and fence.
 type Order struct {
-	// OperationID names the run. The same id from the same caller with the
-	// same request is the same run; anything else under it is refused.
+	// OperationID is the id of the operation. The same id from the same caller
+	// with the same request is the same operation; any other use is rejected.
 	OperationID string `json:"operationID"`
-	// Caller is the verified identity that asks, as its certificate says.
+	// Caller is the verified identity from the caller's certificate.
 	Caller string `json:"caller"`
-	// Method is the call by which it asked, part of what the id is bound to.
+	// Method is the RPC method; the id is bound to it.
 	Method string `json:"method,omitempty"`
-	// Attempt names the rollout's try that the run belongs to.
+	// Attempt is the rollout attempt that the operation belongs to.
 	Attempt string `json:"attempt,omitempty"`
-	// Fence is the leader's fence; nil for orders that no leader gives.
+	// Fence is the leader's fence; nil for orders not given by a leader.
 	Fence *Fence `json:"fence,omitempty"`
-	// Remote says that the order came over the network; remote reboots are
-	// limited in rate.
+	// Remote means that the order was received over the network; remote reboots
+	// are rate-limited.
 	Remote bool `json:"remote,omitempty"`
 }
 
 // Request is the data of a sequence: PlainRequest, UpgradeRequest,
 // RollbackRequest or ResetRequest.
 type Request interface {
-	// Header returns the order part of the request.
+	// Header returns the order header of the request.
 	Header() Order
-	// check says whether the request can start the sequence.
+	// check returns an error if the request can't start the sequence.
 	check(seq Sequence) error
 }
 
@@ -55,83 +55,82 @@ type PlainRequest struct {
 	Order
 }
 
-// DeadlineAction is what a host does when nobody committed its new system in
-// time.
+// DeadlineAction is the action of a host whose new OS isn't committed before
+// the deadline.
 type DeadlineAction string
 
 // The deadline actions.
 const (
-	// DeadlineRollback boots the previous system; the default.
+	// DeadlineRollback boots the previous OS; the default.
 	DeadlineRollback DeadlineAction = "rollback"
-	// DeadlineCommit keeps the new system.
+	// DeadlineCommit commits the new OS.
 	DeadlineCommit DeadlineAction = "commit"
-	// DeadlineHold waits on: the system stays unconfirmed.
+	// DeadlineHold keeps waiting: the OS stays unconfirmed.
 	DeadlineHold DeadlineAction = "hold"
 )
 
 // Limits of an upgrade request.
 const (
-	// DefaultCommitDeadline applies where a request has no deadline.
+	// DefaultCommitDeadline is the deadline of a request that sets none.
 	DefaultCommitDeadline = 30 * time.Minute
-	// MaxCommitDeadline is the longest deadline of a request.
+	// MaxCommitDeadline is the longest allowed deadline.
 	MaxCommitDeadline = 24 * time.Hour
 )
 
-// UpgradeRequest starts install, upgrade and stageUpgrade.
+// UpgradeRequest starts install, upgrade or stageUpgrade.
 type UpgradeRequest struct {
 	Order
-	// Image is the wanted system, by digest.
+	// Image is the image to install, by digest.
 	Image ImageRef `json:"image"`
-	// Product and Version are what the image must turn out to be; the truth
-	// is read from the bytes under the verified digest.
+	// Product is the expected product; it's compared with the bytes under the
+	// verified digest.
 	Product string `json:"product"`
-	// Version is the wanted version, a semantic one.
+	// Version is the expected semantic version, compared in the same way.
 	Version string `json:"version"`
-	// CommitDeadline is how long after activation the new system must be
-	// committed; progress extends it. Zero means DefaultCommitDeadline.
+	// CommitDeadline is the time from activation to the latest commit; progress
+	// extends it. Zero means DefaultCommitDeadline.
 	CommitDeadline time.Duration `json:"commitDeadline,omitempty"`
-	// OnDeadline is what happens then; empty means rollback.
+	// OnDeadline is the action at the deadline; empty means rollback.
 	OnDeadline DeadlineAction `json:"onDeadline,omitempty"`
-	// AutoCommit commits once the host's own checks pass, for hosts that no
-	// reconciler watches.
+	// AutoCommit commits when the host's own checks pass, for hosts without a
+	// reconciler.
 	AutoCommit bool `json:"autoCommit,omitempty"`
 }
 
 // RollbackRequest starts rollback.
 type RollbackRequest struct {
 	Order
-	// Digest is the digest of the previous system, if the caller wants to be
-	// sure which one it gets; empty means whatever is there.
+	// Digest is the expected digest of the previous OS; empty accepts any.
 	Digest string `json:"digest,omitempty"`
 }
 
 // ResetOptions are the parameters of the reset sequence.
 type ResetOptions interface {
-	// GetGraceful says whether services are stopped first.
+	// GetGraceful reports whether services are stopped first.
 	GetGraceful() bool
-	// GetReboot says whether the machine reboots or powers off.
+	// GetReboot reports whether the machine reboots; else it powers off.
 	GetReboot() bool
-	// GetSystemDiskTargets names the partitions to wipe; none means all.
+	// GetSystemDiskTargets returns the partitions to wipe; none means all.
 	GetSystemDiskTargets() []string
 }
 
 // ResetRequest starts reset. It names the machine, its installation and its
-// boot, so that it serves once and nowhere else.
+// boot, so that it's valid once and on one machine only.
 type ResetRequest struct {
 	Order
-	// HostID, InstallationID and BootID must be this host's.
+	// HostID must be this host's.
 	HostID string `json:"hostID"`
-	// InstallationID is minted anew by each installation.
+	// InstallationID must be this installation's; each installation has a new one.
 	InstallationID string `json:"installationID"`
-	// BootID is the current boot's.
+	// BootID must be the current boot's.
 	BootID string `json:"bootID"`
-	// NotAfter ends the order's validity.
+	// NotAfter is the end of the order's validity.
 	NotAfter time.Time `json:"notAfter"`
 	// Graceful stops the services first.
 	Graceful bool `json:"graceful,omitempty"`
 	// Reboot reboots afterwards; else the machine powers off.
 	Reboot bool `json:"reboot,omitempty"`
-	// Targets names what is wiped; none means all.
+	// Targets are the partitions to wipe; none means all.
 	Targets []string `json:"targets,omitempty"`
 }
 
@@ -200,7 +199,7 @@ func (r ResetRequest) check(seq Sequence) error {
 		return fmt.Errorf("%w: a reset request can't start %s", ErrInvalidSequenceData, seq)
 	}
 	if len(r.Targets) > maxTargets {
-		return fmt.Errorf("%w: %d reset targets, at most %d are taken", ErrInvalidSequenceData, len(r.Targets), maxTargets)
+		return fmt.Errorf("%w: %d reset targets, at most %d are allowed", ErrInvalidSequenceData, len(r.Targets), maxTargets)
 	}
 	return nil
 }
@@ -211,15 +210,14 @@ const (
 	maxID      = 253
 )
 
-// CheckRequest says whether request can start seq: it has an operation id and
-// a caller, and is of the kind that the sequence takes. The error wraps
-// ErrInvalidSequenceData.
+// CheckRequest checks that request can start seq: it has an operation id and a
+// caller, and its type fits the sequence. The error wraps ErrInvalidSequenceData.
 func CheckRequest(seq Sequence, request Request) error {
 	if seq < 0 || int(seq) >= len(sequenceNames()) {
 		return fmt.Errorf("sequence not implemented: %q", seq)
 	}
 	if request == nil {
-		return fmt.Errorf("%w: %s was given no request", ErrInvalidSequenceData, seq)
+		return fmt.Errorf("%w: %s has no request", ErrInvalidSequenceData, seq)
 	}
 	o := request.Header()
 	for _, f := range []struct{ name, value string }{{"operation id", o.OperationID}, {"caller", o.Caller}} {
@@ -228,14 +226,14 @@ func CheckRequest(seq Sequence, request Request) error {
 		}
 	}
 	if o.Fence != nil && o.Fence.ClusterUID == "" {
-		return fmt.Errorf("%w: the fence names no cluster", ErrInvalidSequenceData)
+		return fmt.Errorf("%w: the fence has no cluster UID", ErrInvalidSequenceData)
 	}
 	return request.check(seq)
 }
 
-// Digest returns what an operation id is bound to: the SHA-256, in lower-case
-// hex, of the caller, the method, the sequence and the request without its
-// fence (a new leader repeats an old leader's order under its own fence).
+// Digest returns the hash that an operation id is bound to: the SHA-256, in
+// lower-case hex, of the caller, the method, the sequence and the request
+// without its fence (a new leader repeats orders under its own fence).
 func Digest(seq Sequence, request Request) (string, error) {
 	body, err := MarshalRequest(withoutFence(request))
 	if err != nil {
@@ -247,7 +245,7 @@ func Digest(seq Sequence, request Request) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// withoutFence returns a copy of the request with no fence in it.
+// withoutFence returns a copy of the request without its fence.
 func withoutFence(request Request) Request {
 	switch r := request.(type) {
 	case PlainRequest:
@@ -295,7 +293,7 @@ func MarshalRequest(request Request) ([]byte, error) {
 	return json.Marshal(envelope{Kind: kind, Body: body})
 }
 
-// UnmarshalRequest reads what MarshalRequest wrote.
+// UnmarshalRequest parses the output of MarshalRequest.
 func UnmarshalRequest(data []byte) (Request, error) {
 	var e envelope
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -315,7 +313,7 @@ func UnmarshalRequest(data []byte) (Request, error) {
 	}
 }
 
-// decode reads one kind of request; fields of newer versions are ignored.
+// decode decodes a request of type R; unknown fields of newer versions are ignored.
 func decode[R Request](body []byte) (Request, error) {
 	var r R
 	if len(bytes.TrimSpace(body)) == 0 {

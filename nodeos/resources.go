@@ -5,16 +5,15 @@ package nodeos
 
 import "context"
 
-// V1Alpha2Controller runs the controllers of a host's resources. The name is
-// the document's: the second generation of the runtime's state.
+// V1Alpha2Controller runs the controllers of a host's resources.
 type V1Alpha2Controller interface {
 	// Run runs the controllers until ctx ends or the drainer drains.
 	Run(ctx context.Context, drainer *Drainer) error
-	// DependencyGraph returns which controller reads and writes what.
+	// DependencyGraph returns the inputs and outputs of each controller.
 	DependencyGraph() (DependencyGraph, error)
 }
 
-// V1Alpha2State is a host's resources.
+// V1Alpha2State holds a host's resources.
 type V1Alpha2State interface {
 	// Resources returns the resources.
 	Resources() Resources
@@ -32,19 +31,19 @@ type Resources interface {
 	Get(ctx context.Context, key ResourceKey) (Resource, error)
 	// List returns the resources of a namespace and type, ordered by name.
 	List(ctx context.Context, namespace, kind string) ([]Resource, error)
-	// Put creates or replaces a resource. Its Version must be the stored one
-	// (0 to create), its Owner the owner; the stored resource is returned.
+	// Put creates or replaces a resource and returns the stored one. Version
+	// must be the stored version (0 to create) and Owner must be the owner.
 	Put(ctx context.Context, r Resource) (Resource, error)
-	// Delete removes a resource of that owner.
+	// Delete removes a resource that belongs to owner.
 	Delete(ctx context.Context, key ResourceKey, owner string) error
-	// Watch calls f with the resources of a namespace and type that there
-	// are, then with each change, until ctx ends or f returns an error.
+	// Watch calls f with the existing resources of a namespace and type, then
+	// with each change, until ctx ends or f returns an error.
 	Watch(ctx context.Context, namespace, kind string, f func(ResourceEvent) error) error
 }
 
-// ResourceKey names a resource.
+// ResourceKey identifies a resource; its three fields together are unique.
 type ResourceKey struct {
-	// Namespace, Type and Name together are unique.
+	// Namespace is the resource's namespace.
 	Namespace string
 	// Type is the resource's type.
 	Type string
@@ -55,39 +54,39 @@ type ResourceKey struct {
 // Resource is a versioned value.
 type Resource struct {
 	ResourceKey
-	// Version counts the resource's changes from 1.
+	// Version is the number of changes of the resource, from 1.
 	Version uint64
-	// Owner is the controller that alone may change it; empty means anyone.
+	// Owner is the only controller that may change it; empty means any.
 	Owner string
-	// Spec is the value; it's not changed after Put.
+	// Spec is the value; it's immutable after Put.
 	Spec any
 }
 
 // ResourceEvent is a change of a resource.
 type ResourceEvent struct {
-	// Resource is the resource after the change, or the last one before its
+	// Resource is the resource after the change, or its last version before
 	// deletion.
 	Resource Resource
-	// Deleted says that it was removed.
+	// Deleted means that the resource was removed.
 	Deleted bool
-	// Synced says that all that there was when the watch began has been
-	// delivered; Resource is empty then.
+	// Synced marks the end of the resources that existed when the watch began;
+	// Resource is empty.
 	Synced bool
 }
 
-// DependencyGraph says which controller reads and writes which resources.
+// DependencyGraph lists the resources that each controller reads and writes.
 type DependencyGraph struct {
 	// Edges are ordered by controller, direction and resource.
 	Edges []DependencyEdge
 }
 
-// DependencyEdge is a controller's relation to a type of resources.
+// DependencyEdge is one input or output of a controller.
 type DependencyEdge struct {
 	// Controller is the controller's name.
 	Controller string
-	// Output says that it writes; else it reads.
+	// Output means that the controller writes the type; else it reads it.
 	Output bool
-	// Namespace and Type are what it reads or writes.
+	// Namespace is the namespace of the type.
 	Namespace string
 	// Type is the resource type.
 	Type string

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 )
 
-// Runtime is what a task may use of its host.
+// Runtime is the interface of tasks to their host.
 type Runtime interface {
 	ConfigManager
 	// State returns the host's state.
@@ -17,42 +17,42 @@ type Runtime interface {
 	Events() EventStream
 	// Logging returns the logs.
 	Logging() LoggingManager
-	// NodeName returns the name under which the host joins its cluster.
+	// NodeName returns the name of the host's Node object.
 	NodeName() (string, error)
 }
 
 // ConfigManager holds the machine configuration.
 type ConfigManager interface {
-	// Config returns the active configuration; nil before there is one.
+	// Config returns the active configuration, or nil.
 	Config() Provider
-	// ValidateConfig reads a configuration and says what is wrong with it.
+	// ValidateConfig parses and validates a configuration.
 	ValidateConfig(data []byte) (Provider, error)
 	// SetConfig validates a configuration, stores it and makes it active.
 	SetConfig(data []byte) error
-	// CanApplyImmediate returns nil when the change from the active to the
-	// given configuration needs no reboot; the error names what does.
+	// CanApplyImmediate returns nil when a change from the active to the given
+	// configuration needs no reboot; the error names the fields that need one.
 	CanApplyImmediate(data []byte) error
 }
 
-// Provider is a machine configuration. nodeos/config has the document.
+// Provider is a machine configuration; nodeos/config implements it.
 type Provider interface {
-	// Hostname is the wanted host name; empty leaves it to the platform.
+	// Hostname is the configured host name; empty means the platform's.
 	Hostname() string
-	// NodeName is the wanted name of the node; empty means the host name.
+	// NodeName is the configured node name; empty means the host name.
 	NodeName() string
-	// KernelArgs are the arguments of the next boot's kernel.
+	// KernelArgs are the kernel arguments of the next boot.
 	KernelArgs() []string
-	// Bytes is the document as it was given.
+	// Bytes is the unmodified document.
 	Bytes() []byte
 }
 
 // State is the host's state.
 type State interface {
-	// Platform is where the host runs.
+	// Platform is the platform of the host.
 	Platform() Platform
 	// Machine is the machine's state.
 	Machine() MachineState
-	// Cluster is what the host knows of its cluster.
+	// Cluster is the cluster that the host belongs to.
 	Cluster() ClusterState
 	// V1Alpha2 are the host's resources.
 	V1Alpha2() V1Alpha2State
@@ -71,77 +71,75 @@ type MachineState interface {
 	InstallState
 	KexecState
 	// Disk returns the path of the disk, directory or partition with that
-	// label, and whether there is one.
+	// label, and whether it exists.
 	Disk(label string) (string, bool)
-	// Close releases what the state holds open.
+	// Close releases open resources.
 	Close() error
 }
 
-// InstallState is what is installed and staged.
+// InstallState describes the installed and the staged OS.
 type InstallState interface {
-	// Installed says whether a system was written to the machine.
+	// Installed reports whether an OS is installed on the machine.
 	Installed() bool
-	// IsInstallStaged says whether a system waits to be activated.
+	// IsInstallStaged reports whether an OS is staged.
 	IsInstallStaged() bool
-	// StagedInstallImageRef is the staged system's image; empty without one.
+	// StagedInstallImageRef is the image of the staged OS; empty without one.
 	StagedInstallImageRef() string
-	// StagedInstallOptions is the staged system's record, as JSON.
+	// StagedInstallOptions is the record of the staged OS, as JSON.
 	StagedInstallOptions() []byte
 }
 
-// KexecState says whether the next kernel is loaded already.
+// KexecState reports whether the next kernel is loaded.
 type KexecState interface {
-	// KexecPrepared sets it.
+	// KexecPrepared sets the state.
 	KexecPrepared(prepared bool)
-	// IsKexecPrepared reads it.
+	// IsKexecPrepared returns the state.
 	IsKexecPrepared() bool
 }
 
-// ClusterState is what a host knows of its cluster.
+// ClusterState describes the cluster that a host belongs to.
 type ClusterState interface {
-	// ClusterUID is the cluster whose orders the host obeys; empty before the
-	// first one.
+	// ClusterUID is the UID of the cluster that the host accepts orders from;
+	// empty before the first order.
 	ClusterUID() string
-	// Epoch is the highest fence epoch that was accepted.
+	// Epoch is the highest accepted fence epoch.
 	Epoch() uint64
 }
 
-// Platform is where a host runs.
+// Platform is the environment of a host: metal, container or a cloud.
 type Platform interface {
-	// Name names the platform.
+	// Name is the platform's name.
 	Name() string
-	// Mode is the mode of hosts on it.
+	// Mode is the mode of its hosts.
 	Mode() Mode
 	PlatformData
 	// KernelArgs are the kernel arguments that the platform needs.
 	KernelArgs() []string
 }
 
-// PlatformData is what a platform tells its hosts.
+// PlatformData is the data that a platform provides to its hosts.
 type PlatformData interface {
-	// Configuration returns the machine configuration; nil when there is
-	// none.
+	// Configuration returns the machine configuration, or nil.
 	Configuration(ctx context.Context) ([]byte, error)
-	// Hostname returns the host name; empty when the platform has none.
+	// Hostname returns the host name, or "".
 	Hostname(ctx context.Context) (string, error)
-	// ExternalIPs returns the addresses by which others reach the host.
+	// ExternalIPs returns the addresses at which the host is reachable.
 	ExternalIPs(ctx context.Context) ([]netip.Addr, error)
 }
 
-// Board is what a single-board computer needs besides its platform.
+// Board describes the specifics of a single-board computer.
 type Board interface {
-	// Name names the board.
+	// Name is the board's name.
 	Name() string
 	// Install writes the board's boot files to a disk or directory.
 	Install(disk string) error
 	// KernelArgs are the kernel arguments that the board needs.
 	KernelArgs() []string
-	// PartitionOptions are the board's wishes for the partition table; nil
-	// when it has none.
+	// PartitionOptions are the board's partition table options, or nil.
 	PartitionOptions() *PartitionOptions
 }
 
-// PartitionOptions are a board's wishes for the partition table.
+// PartitionOptions customize the partition table for a board.
 type PartitionOptions struct {
 	// PartitionsOffset is the first sector of the first partition.
 	PartitionsOffset uint64

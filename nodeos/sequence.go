@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Sequence is what a host does as a whole.
+// Sequence is an operation of a host.
 type Sequence int
 
 // The sequences of a host.
@@ -23,20 +23,19 @@ const (
 	SequenceInstall
 	// SequenceShutdown stops the services and powers the machine off.
 	SequenceShutdown
-	// SequenceUpgrade replaces the system and boots it on trial.
+	// SequenceUpgrade replaces the OS and boots it on trial.
 	SequenceUpgrade
-	// SequenceStageUpgrade writes a system to the inactive slot; it isn't
-	// booted.
+	// SequenceStageUpgrade writes an OS to the inactive slot without activating
+	// it.
 	SequenceStageUpgrade
-	// SequenceReset wipes what the request names.
+	// SequenceReset wipes the requested targets.
 	SequenceReset
 	// SequenceReboot stops the services and reboots.
 	SequenceReboot
-	// SequenceNoop does nothing: it starts and stops.
+	// SequenceNoop runs no phases.
 	SequenceNoop
-	// SequenceRollback boots the previous system again. The document has no
-	// such sequence (there a rollback is an untracked reboot); here it's an
-	// operation like any other.
+	// SequenceRollback boots the previous OS. It's not in the Talos package,
+	// where a rollback is an untracked reboot.
 	SequenceRollback
 )
 
@@ -57,16 +56,16 @@ func Sequences() []Sequence {
 	return out
 }
 
-// ParseSequence returns the sequence of that name; the spelling is exact.
+// ParseSequence returns the sequence with that exact name.
 func ParseSequence(s string) (Sequence, error) {
 	if i := slices.Index(sequenceNames(), s); i >= 0 {
 		return Sequence(i), nil
 	}
-	return 0, fmt.Errorf("unknown runtime sequence: %q; known are %v", s, sequenceNames())
+	return 0, fmt.Errorf("unknown runtime sequence: %q; want one of %v", s, sequenceNames())
 }
 
-// String returns the name that ParseSequence reads; an unknown sequence gives
-// its number.
+// String returns the name that ParseSequence accepts, or the number of an
+// unknown sequence.
 func (s Sequence) String() string {
 	if names := sequenceNames(); s >= 0 && int(s) < len(names) {
 		return names[s]
@@ -87,7 +86,7 @@ func (s *Sequence) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Needs says which capabilities a mode must have for the sequence.
+// Needs returns the capabilities that a mode must have for the sequence.
 func (s Sequence) Needs() ModeCapability {
 	switch s {
 	case SequenceInstall, SequenceUpgrade:
@@ -105,24 +104,24 @@ func (s Sequence) Needs() ModeCapability {
 	}
 }
 
-// Restarts says whether a run of the sequence takes the machine down.
+// Restarts reports whether a run of the sequence takes the machine down.
 func (s Sequence) Restarts() bool { return s.Needs()&(Reboot|Shutdown) != 0 }
 
-// Takeover says by which right a sequence may interrupt a running one.
+// Takeover is the option that a sequence needs to interrupt a running one.
 type Takeover int
 
-// The rights to interrupt.
+// The levels of a take-over.
 const (
-	// TakeoverNever needs WithTakeover.
+	// TakeoverNever requires WithTakeover.
 	TakeoverNever Takeover = iota
-	// TakeoverForced needs WithForce or WithTakeover.
+	// TakeoverForced requires WithForce or WithTakeover.
 	TakeoverForced
-	// TakeoverAlways needs no option.
+	// TakeoverAlways requires no option.
 	TakeoverAlways
 )
 
-// takeovers says which sequence may interrupt which: a pair that isn't here
-// needs WithTakeover.
+// takeovers is the take-over table; a pair that isn't listed requires
+// WithTakeover.
 func takeovers(running, next Sequence) Takeover {
 	switch running {
 	case SequenceInitialize:
@@ -144,7 +143,7 @@ func takeovers(running, next Sequence) Takeover {
 	}
 }
 
-// always turns a condition into a right.
+// always returns TakeoverAlways if yes, else TakeoverNever.
 func always(yes bool) Takeover {
 	if yes {
 		return TakeoverAlways
@@ -152,6 +151,5 @@ func always(yes bool) Takeover {
 	return TakeoverNever
 }
 
-// CanTakeOver says by which right next may interrupt running. An idle host
-// takes anything and isn't asked about here.
+// CanTakeOver returns the option that next needs to interrupt running.
 func CanTakeOver(running, next Sequence) Takeover { return takeovers(running, next) }

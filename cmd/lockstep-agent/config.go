@@ -68,7 +68,7 @@ func (d doors) open() []string {
 	return names
 }
 
-// parse reads the command line; flag.ErrHelp says that help was asked for.
+// parse reads the command line; flag.ErrHelp reports that help was asked for.
 func parse(args []string, stderr io.Writer) (agentConfig, error) {
 	var c agentConfig
 	var digest string

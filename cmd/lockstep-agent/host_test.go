@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 )
 
-func TestASignedSystemIsStagedActivatedBootedAndCommitted(t *testing.T) {
+func TestSignedImageIsStagedActivatedBootedAndCommitted(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	next := b.system(sim.Document{Version: "2.1.0", KubeletVersion: "v1.36.4"}, true)
@@ -66,7 +66,7 @@ func TestASignedSystemIsStagedActivatedBootedAndCommitted(t *testing.T) {
 	}
 }
 
-func TestAfterACommitOnlyARollbackGoesBack(t *testing.T) {
+func TestAfterACommitOnlyARollbackRestoresThePreviousOS(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	next := b.system(sim.Document{Version: "2.1.0"}, true)
@@ -97,7 +97,7 @@ func TestAfterACommitOnlyARollbackGoesBack(t *testing.T) {
 	})
 }
 
-func TestAnUnhealthySystemGoesBackByItselfAndIsDenied(t *testing.T) {
+func TestUnhealthyOSRollsBackAutomaticallyAndIsDenied(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	sick := b.system(sim.Document{Version: "2.1.0", Faults: sim.Faults{Unhealthy: true}}, true)
@@ -116,7 +116,7 @@ func TestAnUnhealthySystemGoesBackByItselfAndIsDenied(t *testing.T) {
 	}
 }
 
-func TestASystemThatNeverComesUpFallsBackByTheFirmware(t *testing.T) {
+func TestFirmwareFallsBackFromAnOSThatDoesNotBoot(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	stuck := b.system(sim.Document{Version: "2.1.0", Faults: sim.Faults{HangAtBoot: true}}, true)
@@ -128,7 +128,7 @@ func TestASystemThatNeverComesUpFallsBackByTheFirmware(t *testing.T) {
 	}
 }
 
-func TestAHostWhoseReconcilerIsGoneGoesBackAtItsDeadline(t *testing.T) {
+func TestHostWithoutReconcilerRollsBackAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	next := b.system(sim.Document{Version: "2.1.0"}, true)
@@ -139,7 +139,7 @@ func TestAHostWhoseReconcilerIsGoneGoesBackAtItsDeadline(t *testing.T) {
 	}
 }
 
-func TestAHostThatNobodyReachesGoesBackAtItsDeadline(t *testing.T) {
+func TestUnreachableHostRollsBackAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	deaf := b.system(sim.Document{Version: "2.1.0", Faults: sim.Faults{NoNetwork: true}}, true)
@@ -157,7 +157,7 @@ func TestAHostThatNobodyReachesGoesBackAtItsDeadline(t *testing.T) {
 	}
 }
 
-func TestWallFiveTheAgentRefusesWhatItsOwnPolicyDoesNotSign(t *testing.T) {
+func TestT5AgentRefusesImagesNotSignedUnderItsOwnPolicy(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	unsigned := b.system(sim.Document{Version: "2.1.0"}, false)
@@ -186,7 +186,7 @@ func TestWallFiveTheAgentRefusesWhatItsOwnPolicyDoesNotSign(t *testing.T) {
 	}
 }
 
-func TestWallFiveADeliveredTrustDocumentTakesEffectAtOnce(t *testing.T) {
+func TestT5DeliveredTrustDocumentTakesEffectImmediately(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	next := b.system(sim.Document{Version: "2.1.0"}, true)
@@ -206,7 +206,7 @@ func TestWallFiveADeliveredTrustDocumentTakesEffectAtOnce(t *testing.T) {
 	}
 }
 
-func TestARotatedCertificateIsServedByTheSameProcess(t *testing.T) {
+func TestRotatedCertificateIsServedByTheSameProcess(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	_, before, err := b.fleet.Facts(t.Context(), "h1")
@@ -233,7 +233,7 @@ func TestARotatedCertificateIsServedByTheSameProcess(t *testing.T) {
 	}
 }
 
-func TestAHostKeepsItsIDAndRefusesAnothersCertificate(t *testing.T) {
+func TestHostKeepsItsIDAndRejectsTheCertificateOfAnotherHost(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {
 		if err := keepHostID(dir, "h1"); err != nil {
@@ -245,7 +245,7 @@ func TestAHostKeepsItsIDAndRefusesAnothersCertificate(t *testing.T) {
 	}
 }
 
-func TestTimeNeverRunsBeforeTheProgramWasBuilt(t *testing.T) {
+func TestClockIsNeverBeforeTheBuildTime(t *testing.T) {
 	built := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	for _, tc := range []struct{ wall, want time.Time }{
 		{time.Unix(0, 0), built}, {built.Add(time.Hour), built.Add(time.Hour)},
@@ -256,7 +256,7 @@ func TestTimeNeverRunsBeforeTheProgramWasBuilt(t *testing.T) {
 	}
 }
 
-func TestACrashOfTheAgentInATrialLosesNothing(t *testing.T) {
+func TestAgentCrashDuringATrialLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	next := b.system(sim.Document{Version: "2.1.0"}, true)
@@ -279,7 +279,7 @@ func TestACrashOfTheAgentInATrialLosesNothing(t *testing.T) {
 	}
 }
 
-func TestTheAgentDiesWithItsSupervisor(t *testing.T) {
+func TestAgentExitsWithItsSupervisor(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	pid := b.agentPID()

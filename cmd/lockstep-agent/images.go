@@ -50,7 +50,7 @@ func (s *signedImages) Verify(ctx context.Context, ref nodeos.ImageRef) (tasks.V
 }
 
 // Fetch implements tasks.ImageSource. An earlier download of the same image
-// goes on where it broke off; its bytes count for the digest again.
+// continues where it broke off; its bytes count for the digest again.
 func (s *signedImages) Fetch(ctx context.Context, v tasks.Verified) (io.ReadCloser, error) {
 	signed, ok := v.Proof.(verify.Signed)
 	if !ok {

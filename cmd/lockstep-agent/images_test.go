@@ -39,7 +39,7 @@ func source(t *testing.T, b *bed) (*signedImages, string) {
 	return images, filepath.Join(cfg.stateDir, "images")
 }
 
-func TestADownloadGoesOnFromGoodBytesAndBeginsAnewAfterBadOnes(t *testing.T) {
+func TestDownloadResumesAfterGoodBytesAndRestartsAfterBadOnes(t *testing.T) {
 	b := newShelf(t)
 	image := b.system(sim.Document{Version: "2.1.0", Padding: strings.Repeat("x", 100_000)}, true)
 	content, err := os.ReadFile(filepath.Join(b.dir, "system-2.1.0.json"))
@@ -87,7 +87,7 @@ func TestADownloadGoesOnFromGoodBytesAndBeginsAnewAfterBadOnes(t *testing.T) {
 	}
 }
 
-func TestNothingIsFetchedWithoutTheProofOfItsVerification(t *testing.T) {
+func TestFetchRequiresVerification(t *testing.T) {
 	b := newShelf(t)
 	image := b.system(sim.Document{Version: "2.1.0"}, true)
 	images, _ := source(t, b)

@@ -67,7 +67,7 @@ func lines(t *testing.T, file string, n int) []string {
 	}
 }
 
-func TestARebootIsANewProcessInANewBoot(t *testing.T) {
+func TestRebootStartsANewProcessInANewBoot(t *testing.T) {
 	dir, log := newMachine(t), filepath.Join(t.TempDir(), "log")
 	// The agent of the first boot restarts the machine, that of the second
 	// crashes once, and the one after it powers the machine off.
@@ -97,7 +97,7 @@ case $(wc -l < "$2") in 1) exit 86;; 2) exit 3;; *) exit 87;; esac`
 	}
 }
 
-func TestAStopOfTheSupervisorReachesTheAgent(t *testing.T) {
+func TestStoppingTheSupervisorStopsTheAgent(t *testing.T) {
 	dir, log := newMachine(t), filepath.Join(t.TempDir(), "log")
 	script := `trap 'echo stopped >> "$2"; exit 0' TERM
 echo up >> "$2"
@@ -125,7 +125,7 @@ while :; do sleep 0.05; done`
 	}
 }
 
-func TestTheExitCodeTellsTheSupervisorWhatHappens(t *testing.T) {
+func TestExitCodeSelectsTheSupervisorAction(t *testing.T) {
 	for want, err := range map[int]error{
 		0:                nil,
 		1:                errors.New("anything"),
@@ -138,14 +138,14 @@ func TestTheExitCodeTellsTheSupervisorWhatHappens(t *testing.T) {
 	}
 }
 
-func TestTheAgentsArgumentsAreTheSupervisorsWithoutSupervise(t *testing.T) {
+func TestAgentArgumentsAreTheSupervisorArgumentsWithoutSupervise(t *testing.T) {
 	got := childArgs([]string{"-supervise", "--sim-dir", "x", "--supervise=true", "-state-dir=y"})
 	if want := []string{"--sim-dir", "x", "-state-dir=y"}; !slices.Equal(got, want) {
 		t.Errorf("childArgs = %q, want %q", got, want)
 	}
 }
 
-func TestACommandLineSaysAllThatIsWrongWithIt(t *testing.T) {
+func TestCommandLineReportsAllErrors(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parse([]string{"-backend", "rauc", "-listen", "x", "-trust-policy", "file"}, &out)
 	if err == nil {

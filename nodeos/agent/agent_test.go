@@ -35,7 +35,7 @@ func methods() []string {
 	return names
 }
 
-func TestWallFiveTheTableNamesExactlyTheMethodsThatExist(t *testing.T) {
+func TestT5RoleTableListsExactlyTheExistingMethods(t *testing.T) {
 	table := allowed()
 	for _, method := range methods() {
 		if len(table[method]) == 0 {
@@ -66,7 +66,7 @@ func invoke(ctx context.Context, conn *grpc.ClientConn, method string) error {
 	return stream.RecvMsg(&emptypb.Empty{})
 }
 
-func TestWallFiveEachRoleMayCallWhatTheTableSays(t *testing.T) {
+func TestT5EachRoleMayCallOnlyItsMethods(t *testing.T) {
 	b := newBench(t)
 	// Written again by hand, so that a change of the table is a change here too.
 	want := map[mtls.Role][]string{
@@ -98,7 +98,7 @@ func TestWallFiveEachRoleMayCallWhatTheTableSays(t *testing.T) {
 	}
 }
 
-func TestWallFiveAMethodThatTheTableLacksIsRefusedForAll(t *testing.T) {
+func TestT5MethodMissingFromTheTableIsDenied(t *testing.T) {
 	b := newBench(t)
 	conn := b.conn("ada", mtls.RoleAdmin)
 	for _, method := range []string{
@@ -126,7 +126,7 @@ func TestWallFiveAMethodThatTheTableLacksIsRefusedForAll(t *testing.T) {
 	}
 }
 
-func TestWallFiveAnExpiredCertificateEndsAnOpenConnection(t *testing.T) {
+func TestT5ExpiredCertificateClosesAnOpenConnection(t *testing.T) {
 	b := newBench(t)
 	client := b.client("ada", mtls.RoleAdmin)
 	if _, err := client.GetFacts(t.Context(), &agentpb.GetFactsRequest{}); err != nil {
@@ -139,7 +139,7 @@ func TestWallFiveAnExpiredCertificateEndsAnOpenConnection(t *testing.T) {
 	}
 }
 
-func TestWallFiveAnOperationIDIsBoundToCallerMethodAndRequest(t *testing.T) {
+func TestT5OperationIDIsBoundToCallerMethodAndRequest(t *testing.T) {
 	b := newBench(t)
 	reconciler, admin := b.client("reconciler", mtls.RoleReconciler), b.client("ada", mtls.RoleAdmin)
 	first, err := reconciler.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 1), Image: osImage("a", "2.0.0")})
@@ -166,7 +166,7 @@ func TestWallFiveAnOperationIDIsBoundToCallerMethodAndRequest(t *testing.T) {
 
 func second[A any](_ A, err error) error { return err }
 
-func TestWallFiveARefusalReturnsTheStoredFenceSoThatTheLeaderHeals(t *testing.T) {
+func TestT5RefusalReturnsTheStoredFence(t *testing.T) {
 	b := newBench(t)
 	client := b.client("reconciler", mtls.RoleReconciler)
 	if _, err := client.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 40), Image: osImage("a", "2.0.0")}); err != nil {
@@ -193,7 +193,7 @@ func TestWallFiveARefusalReturnsTheStoredFenceSoThatTheLeaderHeals(t *testing.T)
 	}
 }
 
-func TestWallFiveOnlyAReconcilerCarriesAFenceAndAlwaysDoes(t *testing.T) {
+func TestT5OnlyReconcilersSendAFenceAndTheyMust(t *testing.T) {
 	b := newBench(t)
 	without := &agentpb.StageRequest{Order: &agentpb.Order{OperationId: "op-1"}, Image: osImage("a", "2.0.0")}
 	if err := second(b.client("reconciler", mtls.RoleReconciler).Stage(t.Context(), without)); status.Code(err) != codes.InvalidArgument {
@@ -208,7 +208,7 @@ func TestWallFiveOnlyAReconcilerCarriesAFenceAndAlwaysDoes(t *testing.T) {
 	}
 }
 
-func TestAnAdministratorResetsTheFenceThatHeSaw(t *testing.T) {
+func TestResetFenceRequiresTheCurrentFence(t *testing.T) {
 	b := newBench(t)
 	reconciler, admin := b.client("reconciler", mtls.RoleReconciler), b.client("ada", mtls.RoleAdmin)
 	if _, err := reconciler.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 5000), Image: osImage("a", "2.0.0")}); err != nil {
@@ -226,7 +226,7 @@ func TestAnAdministratorResetsTheFenceThatHeSaw(t *testing.T) {
 	}
 }
 
-func TestABusyHostSaysWhoIsInTheWay(t *testing.T) {
+func TestBusyHostReportsTheLockHolder(t *testing.T) {
 	b := newBench(t)
 	client := b.client("reconciler", mtls.RoleReconciler)
 	if _, err := client.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 1), Image: osImage("a", "2.0.0")}); err != nil {
@@ -238,7 +238,7 @@ func TestABusyHostSaysWhoIsInTheWay(t *testing.T) {
 	}
 }
 
-func TestMalformedOrdersAreRefusedBeforeTheyReachTheController(t *testing.T) {
+func TestMalformedOrdersAreRejectedBeforeTheController(t *testing.T) {
 	b := newBench(t)
 	client := b.client("reconciler", mtls.RoleReconciler)
 	noVersion := osImage("a", "")
@@ -263,7 +263,7 @@ func TestMalformedOrdersAreRefusedBeforeTheyReachTheController(t *testing.T) {
 	}
 }
 
-func TestACommitNamesTheImageOfItsOperation(t *testing.T) {
+func TestCommitRequiresTheImageOfItsOperation(t *testing.T) {
 	b := newBench(t)
 	client := b.client("reconciler", mtls.RoleReconciler)
 	if _, err := client.Activate(t.Context(), &agentpb.ActivateRequest{Order: order("op-1", 1), Image: osImage("a", "2.0.0")}); err != nil {
@@ -284,7 +284,7 @@ func TestACommitNamesTheImageOfItsOperation(t *testing.T) {
 	}
 }
 
-func TestALogIsReadLineByLineAndItsNameIsNoPath(t *testing.T) {
+func TestLogIsReadByLineAndItsNameMustNotBeAPath(t *testing.T) {
 	b := newBench(t)
 	client := b.client("reader", mtls.RoleReader)
 	stream, err := client.Logs(t.Context(), &agentpb.LogsRequest{Service: "agent", TailLines: -1})
@@ -314,7 +314,7 @@ func TestALogIsReadLineByLineAndItsNameIsNoPath(t *testing.T) {
 	}
 }
 
-func TestOnePeerHasAtMostItsConnections(t *testing.T) {
+func TestConnectionsPerPeerAreLimited(t *testing.T) {
 	b := newBench(t)
 	hello := func(client agentpb.AgentClient) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -334,7 +334,7 @@ func TestOnePeerHasAtMostItsConnections(t *testing.T) {
 	}
 }
 
-func TestARequestOverItsLimitIsRefused(t *testing.T) {
+func TestOversizedRequestIsRejected(t *testing.T) {
 	b := newBench(t)
 	err := second(b.client("ada", mtls.RoleAdmin).DeliverTrust(t.Context(), &agentpb.DeliverTrustRequest{Envelope: make([]byte, maxWireMessage)}))
 	if status.Code(err) != codes.ResourceExhausted {
@@ -342,7 +342,7 @@ func TestARequestOverItsLimitIsRefused(t *testing.T) {
 	}
 }
 
-func TestAWatcherThatAsksForTwoTailsIsToldSo(t *testing.T) {
+func TestWatchRejectsTwoTailOptions(t *testing.T) {
 	b := newBench(t)
 	stream, err := b.client("reader", mtls.RoleReader).WatchEvents(t.Context(), &agentpb.WatchEventsRequest{TailEvents: 5, TailId: "boot-1/7"})
 	if err == nil {
@@ -353,7 +353,7 @@ func TestAWatcherThatAsksForTwoTailsIsToldSo(t *testing.T) {
 	}
 }
 
-func TestACounterGivesEachPlaceBackOnce(t *testing.T) {
+func TestCounterReleasesEachSlotOnce(t *testing.T) {
 	c := newCounter(2, 3)
 	for i, want := range []bool{true, true, false} {
 		if got := c.acquire("a"); got != want {

@@ -94,7 +94,7 @@ func (s *service) GetOperation(_ context.Context, req *agentpb.GetOperationReque
 // operationPattern is the form of operation ids and attempts.
 var operationPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// order checks the part that all orders share and says who gives it. A
+// order checks the part that all orders share and reports who gives it. A
 // reconciler's order carries the fence of its leader; people carry none and
 // never raise it.
 func (s *service) order(ctx context.Context, method string, in *agentpb.Order) (nodeos.Order, error) {

@@ -44,7 +44,7 @@ func newPacer(now func() time.Time) *pacer {
 	return &pacer{now: now, rate: eventRate, burst: eventBurst, tokens: eventBurst, last: now()}
 }
 
-// wait returns when one more may go out; false says that ctx ended first.
+// wait returns when one more may go out; false reports that ctx ended first.
 func (p *pacer) wait(ctx context.Context) bool {
 	now := p.now()
 	// A clock that was set back earns nothing and costs nothing.

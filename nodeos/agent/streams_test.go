@@ -33,7 +33,7 @@ func newRing(t *testing.T, capacity int) *events.Ring {
 	return ring
 }
 
-func TestAWatcherGetsItsTailAndThenWhatHappens(t *testing.T) {
+func TestWatchSendsPastEventsThenNewOnes(t *testing.T) {
 	ring := newRing(t, 100)
 	b := newBench(t, func(c *Config) { c.Events = ring })
 	for i := range 5 {
@@ -55,7 +55,7 @@ func TestAWatcherGetsItsTailAndThenWhatHappens(t *testing.T) {
 	}
 }
 
-func TestAWatcherIsToldWhatItLost(t *testing.T) {
+func TestWatchReportsLostEvents(t *testing.T) {
 	ring := newRing(t, 10)
 	b := newBench(t, func(c *Config) { c.Events = ring })
 	for i := range 30 {
@@ -74,7 +74,7 @@ func TestAWatcherIsToldWhatItLost(t *testing.T) {
 	}
 }
 
-func TestEventsAreSpacedOnceABurstIsSpent(t *testing.T) {
+func TestEventsAreRateLimitedAfterABurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, began := newPacer(time.Now), time.Now()
 		for range eventBurst {
@@ -97,7 +97,7 @@ func TestEventsAreSpacedOnceABurstIsSpent(t *testing.T) {
 	})
 }
 
-func TestAFollowedLogGoesOnUntilTheServerStops(t *testing.T) {
+func TestFollowedLogStreamsUntilTheServerStops(t *testing.T) {
 	manager, err := logs.NewManager(t.Context(), logs.Config{Now: time.Now})
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestAFollowedLogGoesOnUntilTheServerStops(t *testing.T) {
 	}
 }
 
-func TestStreamsOfACallerAreCounted(t *testing.T) {
+func TestStreamsPerCallerAreLimited(t *testing.T) {
 	s := &service{streams: newCounter(1, 2)}
 	ctx := context.WithValue(t.Context(), callerKey{}, mtls.Caller{ClusterUID: cluster, Name: "a", Role: mtls.RoleReader})
 	release, err := s.admitStream(ctx)
@@ -161,7 +161,7 @@ func TestStreamsOfACallerAreCounted(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutAPlaceOnTheWireIsLeftOut(t *testing.T) {
+func TestEventWithoutAWireTypeIsSkipped(t *testing.T) {
 	if got := wire.EventToProto(nodeos.Event{}); got != nil {
 		t.Errorf("an event without a payload = %v", got)
 	}

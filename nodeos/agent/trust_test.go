@@ -91,7 +91,7 @@ func version(t *testing.T, s *TrustStore) int64 {
 	return accepted.Document.Version
 }
 
-func TestATrustDocumentIsFollowedOnlyByItsSignedSuccessor(t *testing.T) {
+func TestTrustDocumentIsReplacedOnlyByASignedSuccessor(t *testing.T) {
 	dir, root, thief := t.TempDir(), newRootKey(t), newRootKey(t)
 	s := openTrust(t, dir)
 	first, digest := envelope(t, 1, root, root)
@@ -130,7 +130,7 @@ func TestATrustDocumentIsFollowedOnlyByItsSignedSuccessor(t *testing.T) {
 	}
 }
 
-func TestADamagedCopyOfTheTrustDocumentLeavesTheOther(t *testing.T) {
+func TestDamagedTrustDocumentFallsBackToTheOtherCopy(t *testing.T) {
 	root := newRootKey(t)
 	first, digest := envelope(t, 1, root, root)
 	for i := range 2 {
@@ -160,7 +160,7 @@ func TestADamagedCopyOfTheTrustDocumentLeavesTheOther(t *testing.T) {
 	}
 }
 
-func TestWallFiveACarrierDeliversTrustAndForgesNone(t *testing.T) {
+func TestT5AnyCallerDeliversTrustButCannotForgeIt(t *testing.T) {
 	b := newBench(t)
 	root, thief := newRootKey(t), newRootKey(t)
 	first, digest := envelope(t, 1, root, root)

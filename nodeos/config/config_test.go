@@ -14,7 +14,7 @@ import (
 
 const head = "apiVersion: lockstep.dev/v1alpha1\nkind: MachineConfig\n"
 
-func TestADocumentIsReadStrictly(t *testing.T) {
+func TestParseIsStrict(t *testing.T) {
 	for name, tc := range map[string]struct{ doc, want string }{
 		"a good one":            {head + "hostname: worker-1.example\nkernelArgs: [console=ttyS0]\n", ""},
 		"an unknown field":      {head + "hostnam: x\n", "unknown field"},
@@ -38,7 +38,7 @@ func TestADocumentIsReadStrictly(t *testing.T) {
 	}
 }
 
-func TestAConfigurationOutlivesARestartAndABadOneChangesNothing(t *testing.T) {
+func TestConfigurationIsPersistedAndAnInvalidOneChangesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "machine.yaml")
 	told := 0
 	notify := func(nodeos.Provider) error { told++; return nil }
@@ -67,7 +67,7 @@ func TestAConfigurationOutlivesARestartAndABadOneChangesNothing(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatNeedsNoRebootAppliesImmediately(t *testing.T) {
+func TestOnlyChangesWithoutARebootApplyImmediately(t *testing.T) {
 	m, err := Open(filepath.Join(t.TempDir(), "machine.yaml"), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@
 // total order, watched by any number of watchers.
 //
 // Publishing never waits for a watcher. A watcher that falls behind further
-// than the ring reaches is told how many events it lost, and goes on; it's
+// than the ring reaches is told how many events it lost, and continues; it's
 // never just ended.
 package events
 

@@ -69,7 +69,7 @@ func numbers(from, to int) []string {
 	return out
 }
 
-func TestTailEventsGivesTheLastOnesThatAreKept(t *testing.T) {
+func TestTailEventsReturnsTheLastStoredEvents(t *testing.T) {
 	for name, tc := range map[string]struct {
 		published, tail int
 		want            []string
@@ -90,7 +90,7 @@ func TestTailEventsGivesTheLastOnesThatAreKept(t *testing.T) {
 	}
 }
 
-func TestAWatchResumesAfterTheEventThatItSaw(t *testing.T) {
+func TestWatchResumesAfterTheGivenEvent(t *testing.T) {
 	r := newRing(t, 100)
 	publish(r, 0, 20)
 	for i := range 20 {
@@ -106,7 +106,7 @@ func TestAWatchResumesAfterTheEventThatItSaw(t *testing.T) {
 	}
 }
 
-func TestAResumeThatComesTooLateIsToldWhatItLost(t *testing.T) {
+func TestLateResumeReportsTheLostEvents(t *testing.T) {
 	r := newRing(t, 10)
 	publish(r, 0, 30) // and the end mark: 21 … 29 are kept
 	got := collect(t, r, nodeos.WithTailID(nodeos.EventID{BootID: "boot", Seq: FirstOf(1) + 4}))
@@ -115,7 +115,7 @@ func TestAResumeThatComesTooLateIsToldWhatItLost(t *testing.T) {
 	}
 }
 
-func TestAResumeFromAnEarlierBootOrProcessIsToldThatEventsAreLost(t *testing.T) {
+func TestResumeFromAnEarlierBootOrProcessReportsUnknownLoss(t *testing.T) {
 	for name, id := range map[string]nodeos.EventID{
 		"another boot":    {BootID: "earlier", Seq: 7},
 		"another process": {BootID: "boot", Seq: 7},
@@ -131,7 +131,7 @@ func TestAResumeFromAnEarlierBootOrProcessIsToldThatEventsAreLost(t *testing.T) 
 	}
 }
 
-func TestTailDurationGivesEventsThatAreYoungEnough(t *testing.T) {
+func TestTailDurationReturnsRecentEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(t, 100)
 		publish(r, 0, 20)
@@ -150,7 +150,7 @@ func TestTailDurationGivesEventsThatAreYoungEnough(t *testing.T) {
 	})
 }
 
-func TestTailOptionsExcludeEachOther(t *testing.T) {
+func TestTailOptionsAreMutuallyExclusive(t *testing.T) {
 	r := newRing(t, 10)
 	never := func(<-chan nodeos.EventInfo) { t.Error("the watch began") }
 	id := nodeos.WithTailID(nodeos.EventID{BootID: "boot"})
@@ -165,7 +165,7 @@ func TestTailOptionsExcludeEachOther(t *testing.T) {
 	}
 }
 
-func TestASlowWatcherIsToldHowManyItLostAndGoesOn(t *testing.T) {
+func TestSlowWatcherReceivesTheNumberOfLostEventsAndContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(t, 10)
 		var got []nodeos.EventInfo
@@ -210,7 +210,7 @@ func TestASlowWatcherIsToldHowManyItLostAndGoesOn(t *testing.T) {
 	})
 }
 
-func TestNumbersAreInTheOrderOfTheRingForAllWatchers(t *testing.T) {
+func TestAllWatchersReceiveEventsInTheSameOrder(t *testing.T) {
 	r := newRing(t, 4000)
 	var wg sync.WaitGroup
 	for range 4 {
@@ -242,7 +242,7 @@ func TestNumbersAreInTheOrderOfTheRingForAllWatchers(t *testing.T) {
 	}
 }
 
-func TestAWatchEndsWithItsContextAndWithItsFunction(t *testing.T) {
+func TestWatchEndsWithItsContextOrItsFunction(t *testing.T) {
 	r := newRing(t, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

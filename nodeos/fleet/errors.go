@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )
 
-// UnreachableError says that there is no connection to a host.
+// UnreachableError reports that there is no connection to a host.
 type UnreachableError struct {
 	// Host is the host's id.
 	Host string
@@ -39,7 +39,7 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 // Reason is the condition reason: the cause's own, if it has one.
 func (e *UnreachableError) Reason() string { return nodeos.ReasonOf(e.Err, "Unreachable") }
 
-// Retriable says that the same call may pass later.
+// Retriable reports that the same call may pass later.
 func (e *UnreachableError) Retriable() bool { return true }
 
 // RefusedError is an agent's refusal of a call.
@@ -50,7 +50,7 @@ type RefusedError struct {
 	Cause string
 	// Message is the agent's line for people, cleaned.
 	Message string
-	// Retry says that the same order may pass later by itself.
+	// Retry reports that the same order may pass later by itself.
 	Retry bool
 	// OperationID is the operation in the way, if one is.
 	OperationID string
@@ -64,7 +64,7 @@ func (e *RefusedError) Error() string {
 // Reason is the condition reason.
 func (e *RefusedError) Reason() string { return e.Cause }
 
-// Retriable says whether the same order may pass later.
+// Retriable reports whether the same order may pass later.
 func (e *RefusedError) Retriable() bool { return e.Retry }
 
 // FencedError is a refusal of an order for its leader's fence. It wraps a
@@ -87,7 +87,7 @@ func (e *FencedError) Reason() string { return e.refused.Cause }
 // Stored returns the fence that the agent has.
 func (e *FencedError) Stored() nodeos.Fence { return e.stored }
 
-// VersionError says that an agent can't be ordered what is wanted.
+// VersionError reports that an agent can't be ordered what is wanted.
 type VersionError struct {
 	// Host is the host's id; Agent and Ours are versions.
 	Host, Agent, Ours string

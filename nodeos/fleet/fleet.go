@@ -57,7 +57,7 @@ type Target struct {
 type State struct {
 	// Target is who it is about.
 	Target Target
-	// Connected says that the connection stands and Facts are being observed.
+	// Connected reports that the connection stands and Facts are being observed.
 	Connected bool
 	// Facts are the last that were read; zero before the first time. While not
 	// Connected they are history, by which nothing may be decided.
@@ -143,7 +143,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return nil
 }
 
-// SetTargets says which hosts there are: new ones are dialled, gone ones are
+// SetTargets reports which hosts there are: new ones are dialled, gone ones are
 // left, changed ones are dialled anew.
 func (f *Fleet) SetTargets(targets []Target) {
 	f.mu.Lock()

@@ -219,7 +219,7 @@ func image(c string) nodeos.Image {
 	}
 }
 
-func TestAHostIsObservedAndFollowsItsEvents(t *testing.T) {
+func TestHostFactsFollowItsEvents(t *testing.T) {
 	r, p := newRig(t), newPuppet("h1")
 	address, _ := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
@@ -237,7 +237,7 @@ func TestAHostIsObservedAndFollowsItsEvents(t *testing.T) {
 	}
 }
 
-func TestAHostThatRestartsIsFoundAgainAndItsEventsGoOn(t *testing.T) {
+func TestFleetReconnectsAfterARestartAndResumesEvents(t *testing.T) {
 	r, p := newRig(t), newPuppet("h1")
 	address, stop := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
@@ -264,7 +264,7 @@ func TestAHostThatRestartsIsFoundAgainAndItsEventsGoOn(t *testing.T) {
 
 func second[A any](_ A, err error) error { return err }
 
-func TestUnreachableNamesEachAddressThatWasTried(t *testing.T) {
+func TestUnreachableErrorNamesEachAddress(t *testing.T) {
 	r := newRig(t)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -283,14 +283,14 @@ func TestUnreachableNamesEachAddressThatWasTried(t *testing.T) {
 	}
 }
 
-func TestTheSecondAddressServesWhenTheFirstDoesNot(t *testing.T) {
+func TestSecondAddressIsTriedWhenTheFirstFails(t *testing.T) {
 	r, p := newRig(t), newPuppet("h1")
 	address, _ := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{"127.0.0.1:1", address}}})
 	r.until("h1", "connected", connected)
 }
 
-func TestWallFiveAnotherHostAtTheAddressGetsNoOrder(t *testing.T) {
+func TestT5AnotherHostAtTheAddressReceivesNoOrder(t *testing.T) {
 	r, p := newRig(t), newPuppet("h2")
 	address, _ := r.serve("h2", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
@@ -300,14 +300,14 @@ func TestWallFiveAnotherHostAtTheAddressGetsNoOrder(t *testing.T) {
 	}
 }
 
-func TestWallFiveAnAgentThatSaysItIsAnotherHostGetsNoOrder(t *testing.T) {
+func TestT5AgentReportingAnotherHostIDReceivesNoOrder(t *testing.T) {
 	r, p := newRig(t), newPuppet("h9")
 	address, _ := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
 	r.until("h1", "refused", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "h9") })
 }
 
-func TestNothingIsOrderedThatTheAgentDoesNotList(t *testing.T) {
+func TestOnlyListedCapabilitiesAreOrdered(t *testing.T) {
 	r, p := newRig(t), newPuppet("h1")
 	address, _ := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
@@ -319,7 +319,7 @@ func TestNothingIsOrderedThatTheAgentDoesNotList(t *testing.T) {
 	}
 }
 
-func TestAgentsOfTheLastThreeMinorVersionsAreServed(t *testing.T) {
+func TestAgentsOfTheLastThreeMinorVersionsAreSupported(t *testing.T) {
 	for versions, want := range map[[2]string]bool{
 		{"1.5.0", "1.5.0"}: true, {"1.5.0", "1.3.9"}: true, {"1.5.0", "1.2.9"}: false, {"1.5.0", "1.9.0"}: true,
 		{"1.5.0", "2.0.0"}: false, {"1.5.0", "v1.4.0-rc.1"}: true, {"1.5.0", "newest"}: false, {"1.5.0", ""}: false,
@@ -331,7 +331,7 @@ func TestAgentsOfTheLastThreeMinorVersionsAreServed(t *testing.T) {
 	}
 }
 
-func TestARefusalCarriesTheStoredFenceToTheLeader(t *testing.T) {
+func TestRefusalReturnsTheStoredFenceToTheLeader(t *testing.T) {
 	r, p := newRig(t), newPuppet("h1")
 	st, err := status.New(codes.FailedPrecondition, "fence epoch 3 is lower\nthan 9").WithDetails(&agentpb.Refusal{
 		Reason: "Fenced", StoredFence: &agentpb.Fence{ClusterUid: cluster, Epoch: 9},
@@ -354,7 +354,7 @@ func TestARefusalCarriesTheStoredFenceToTheLeader(t *testing.T) {
 	}
 }
 
-func TestAFloodingHostIsLeftAloneAndTheOthersAreServed(t *testing.T) {
+func TestFloodingHostIsDisconnectedAndOthersAreServed(t *testing.T) {
 	r, loud, calm := newRig(t), newPuppet("h1"), newPuppet("h2")
 	loudAt, _ := r.serve("h1", "127.0.0.1:0", loud)
 	calmAt, _ := r.serve("h2", "127.0.0.1:0", calm)
@@ -373,7 +373,7 @@ func TestAFloodingHostIsLeftAloneAndTheOthersAreServed(t *testing.T) {
 	}
 }
 
-func TestAHostThatIsNoTargetAnyMoreIsLeft(t *testing.T) {
+func TestRemovedTargetIsDisconnected(t *testing.T) {
 	r, p := newRig(t), newPuppet("h1")
 	address, stop := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
@@ -393,7 +393,7 @@ func TestAHostThatIsNoTargetAnyMoreIsLeft(t *testing.T) {
 	}
 }
 
-func TestWaitsBetweenDialsGrowAndStayBounded(t *testing.T) {
+func TestDialBackoffGrowsAndIsBounded(t *testing.T) {
 	for failures, most := range map[int]time.Duration{0: backoffFirst, 3: 8 * backoffFirst, 7: backoffMost, 1000: backoffMost} {
 		for range 50 {
 			if got := backoff(failures); got < most/2 || got > most {

@@ -35,7 +35,7 @@ type host struct {
 	client agentpb.AgentClient // nil while there is no connection
 	// address is what client is connected to, or what was tried last.
 	address string
-	// lastEvent is where a new stream goes on.
+	// lastEvent is where a new stream continues.
 	lastEvent string
 }
 
@@ -121,7 +121,7 @@ func (h *host) observe(ctx context.Context, address string) (connected bool, err
 	return true, h.follow(ctx, client, address, resume)
 }
 
-// hello says who we are and checks who answers.
+// hello reports who we are and checks who answers.
 func (h *host) hello(ctx context.Context, client agentpb.AgentClient, address string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -153,7 +153,7 @@ func (h *host) hello(ctx context.Context, client agentpb.AgentClient, address st
 // unversioned is the version of a build that was given none.
 const unversioned = "dev"
 
-// serves says whether an agent's version may be ordered anything by ours: the
+// serves reports whether an agent's version may be ordered anything by ours: the
 // same major version, and at most two minor versions older. What a newer agent
 // offers is said by its capabilities. A build without a version ("dev") goes
 // with every other.
@@ -174,7 +174,7 @@ func serves(ours, agents string) bool {
 // errNoisy breaks the connection to a host that sends too much.
 var errNoisy = &noisyError{}
 
-// noisyError says that a host sends more than anybody could use.
+// noisyError reports that a host sends more than anybody could use.
 type noisyError struct{}
 
 // Error implements error.

@@ -30,7 +30,7 @@ type Order struct {
 type Ack struct {
 	// Operation is where the operation stands.
 	Operation nodeos.OperationStatus
-	// Repeated says that the order was known: nothing new was started.
+	// Repeated reports that the order was known: nothing new was started.
 	Repeated bool
 }
 

@@ -69,7 +69,7 @@ func (b *buffer) close() {
 
 // get returns the line of that number, or the oldest one after it that is
 // kept, with its number and how many were lost. Without one it returns what
-// to wait for; closed says that none will come.
+// to wait for; closed reports that none will come.
 func (b *buffer) get(n uint64) (l line, at, lost uint64, changed <-chan struct{}, closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -107,7 +107,7 @@ func (s *JSONLines) write(ctx context.Context, conn net.Conn, data []byte) (net.
 	return nil, err
 }
 
-// Close implements nodeos.LogSender. It waits for a Send that goes on, while
+// Close implements nodeos.LogSender. It waits for a Send that continues, while
 // ctx lasts.
 func (s *JSONLines) Close(ctx context.Context) error {
 	select {

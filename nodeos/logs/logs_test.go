@@ -69,7 +69,7 @@ func read(t *testing.T, m *Manager, service string, opts ...nodeos.LogOption) st
 	return string(data)
 }
 
-func TestAReaderGetsLinesAndEnds(t *testing.T) {
+func TestReaderReturnsLinesAndEnds(t *testing.T) {
 	m := newManager(t, 0)
 	write(t, m, "kubelet", "one\ntw", "o\nthree")
 	for name, tc := range map[string]struct {
@@ -87,7 +87,7 @@ func TestAReaderGetsLinesAndEnds(t *testing.T) {
 	}
 }
 
-func TestALogIsBoundedAndKeepsTheNewestLines(t *testing.T) {
+func TestLogIsBoundedAndKeepsTheNewestLines(t *testing.T) {
 	m := newManager(t, 100)
 	for i := range 1000 {
 		write(t, m, "kubelet", fmt.Sprintf("line %04d\n", i))
@@ -97,7 +97,7 @@ func TestALogIsBoundedAndKeepsTheNewestLines(t *testing.T) {
 	}
 }
 
-func TestALongLineIsBroken(t *testing.T) {
+func TestLongLinesAreSplit(t *testing.T) {
 	m := newManager(t, 0)
 	write(t, m, "kubelet", strings.Repeat("x", MaxLine*2+5), "\n")
 	lines := strings.Split(strings.TrimSuffix(read(t, m, "kubelet"), "\n"), "\n")
@@ -125,7 +125,7 @@ func TestUnknownAndTooManyServicesAreErrors(t *testing.T) {
 	}
 }
 
-func TestAFollowerGetsWhatIsWrittenLaterUntilItCloses(t *testing.T) {
+func TestFollowerReceivesLaterLinesUntilItCloses(t *testing.T) {
 	m := newManager(t, 0)
 	write(t, m, "kubelet", "old\n")
 	r, err := m.ServiceLog("kubelet").Reader(nodeos.WithFollow(), nodeos.WithTailLines(1))
@@ -154,7 +154,7 @@ func TestAFollowerGetsWhatIsWrittenLaterUntilItCloses(t *testing.T) {
 	}
 }
 
-func TestASlowFollowerIsToldHowManyLinesItLost(t *testing.T) {
+func TestSlowFollowerReceivesTheNumberOfLostLines(t *testing.T) {
 	m := newManager(t, 50)
 	write(t, m, "kubelet", "first\n")
 	r, err := m.ServiceLog("kubelet").Reader(nodeos.WithFollow())
@@ -172,7 +172,7 @@ func TestASlowFollowerIsToldHowManyLinesItLost(t *testing.T) {
 	}
 }
 
-func TestParseReadsTheUsualFormats(t *testing.T) {
+func TestParseSupportsTheUsualFormats(t *testing.T) {
 	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 	at := time.Date(2021, 10, 19, 12, 42, 37, 0, time.UTC)
 	for name, tc := range map[string]struct {
@@ -206,7 +206,7 @@ type sender func(ctx context.Context, e *nodeos.LogEvent) error
 func (s sender) Send(ctx context.Context, e *nodeos.LogEvent) error { return s(ctx, e) }
 func (s sender) Close(context.Context) error                        { return nil }
 
-func TestALineIsSentAgainUntilItArrivesOrMustNotBe(t *testing.T) {
+func TestLineIsResentUntilSuccessOrErrDontRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, 0)
 		var mu sync.Mutex
@@ -258,7 +258,7 @@ func TestTwoWritersOfAServiceSendEachLineOnce(t *testing.T) {
 	})
 }
 
-func TestASlowReceiverLosesTheOldestLinesAndIsToldHowMany(t *testing.T) {
+func TestSlowReceiverLosesTheOldestLinesAndReceivesTheirNumber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, 50)
 		gate := make(chan struct{})
@@ -287,7 +287,7 @@ func TestASlowReceiverLosesTheOldestLinesAndIsToldHowMany(t *testing.T) {
 	})
 }
 
-func TestSetSendersSwapsAndReturnsThePreviousOnes(t *testing.T) {
+func TestSetSendersReturnsThePreviousOnes(t *testing.T) {
 	m := newManager(t, 0)
 	a := sender(func(context.Context, *nodeos.LogEvent) error { return nil })
 	if old := m.SetSenders([]nodeos.LogSender{a}); len(old) != 0 {
@@ -298,7 +298,7 @@ func TestSetSendersSwapsAndReturnsThePreviousOnes(t *testing.T) {
 	}
 }
 
-func TestJSONLinesArriveOverTCPAndUDP(t *testing.T) {
+func TestJSONLinesAreSentOverTCPAndUDP(t *testing.T) {
 	event := &nodeos.LogEvent{Msg: "hello", Time: time.Unix(1, 0).UTC(), Level: zapcore.WarnLevel, Fields: map[string]any{"a": "b"}}
 	want := map[string]any{"a": "b", "tag": "x", "msg": "hello", "lockstep-time": "1970-01-01T00:00:01Z", "lockstep-level": "warn"}
 	for network, receive := range map[string]func(t *testing.T) (string, func() []byte){"tcp": receiveTCP, "udp": receiveUDP} {
@@ -363,7 +363,7 @@ func receiveUDP(t *testing.T) (string, func() []byte) {
 	}
 }
 
-func TestBadReceiversAreRefused(t *testing.T) {
+func TestInvalidReceiversAreRejected(t *testing.T) {
 	for _, endpoint := range []string{"", "http://host:1", "tcp://host", "tcp://user:secret@host:1"} {
 		if _, err := NewJSONLines(endpoint, nil); err == nil {
 			t.Errorf("%q was taken", endpoint)

@@ -140,7 +140,7 @@ type handler struct {
 	service string
 }
 
-// serviceName says which names a service can have: they end up in fields and
+// serviceName reports which names a service can have: they end up in fields and
 // file names of whoever receives them.
 func serviceName(s string) error {
 	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`).MatchString(s) {
@@ -244,7 +244,7 @@ func (m *Manager) again(swapped <-chan struct{}, some bool) bool {
 	return true
 }
 
-// try sends to all at once and says whether the event is done with.
+// try sends to all at once and reports whether the event is done with.
 func (m *Manager) try(senders []nodeos.LogSender, e *nodeos.LogEvent) bool {
 	ctx, cancel := context.WithTimeout(m.ctx, sendTimeout)
 	defer cancel()

@@ -70,7 +70,7 @@ func Open(files Files, now func() time.Time) (*Store, error) {
 	return s, nil
 }
 
-// Reload reads the files again. After an error the Store goes on with what it
+// Reload reads the files again. After an error the Store continues with what it
 // had, so that a half-written rotation never cuts a connection off.
 func (s *Store) Reload() error {
 	m, err := load(s.files)
@@ -84,7 +84,7 @@ func (s *Store) Reload() error {
 // NotAfter returns when this end's certificate ends.
 func (s *Store) NotAfter() time.Time { return s.current.Load().cert.Leaf.NotAfter }
 
-// RenewalDue says whether two thirds of this end's certificate's life are over:
+// RenewalDue reports whether two thirds of this end's certificate's life are over:
 // from then on people are told, since an expired certificate cuts a host off.
 func (s *Store) RenewalDue() bool {
 	leaf := s.current.Load().cert.Leaf

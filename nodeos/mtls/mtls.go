@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mtls says who is at the other end of a connection between the
+// Package mtls reports who is at the other end of a connection between the
 // reconciler and a host, and keeps this end's certificate fresh.
 //
 // There are two certificate authorities. Hosts carry certificates of the hosts
@@ -27,7 +27,7 @@ import (
 )
 
 // Role is what a caller's certificate allows its holder to be. The agent's
-// table of methods says which methods each role may call.
+// table of methods reports which methods each role may call.
 type Role string
 
 // The roles, from the most to the least powerful. A reconciler is no lesser

@@ -78,7 +78,7 @@ func callersAuthority(t *testing.T) *Authority {
 	return a
 }
 
-func TestWallFiveACallerIsOneIdentityAndOneRole(t *testing.T) {
+func TestT5CallerHasOneIdentityAndOneRole(t *testing.T) {
 	a := callersAuthority(t)
 	client := []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	id := "spiffe://" + cluster + "/caller/ci"
@@ -127,7 +127,7 @@ func TestWallFiveACallerIsOneIdentityAndOneRole(t *testing.T) {
 	}
 }
 
-func TestWallFiveAHostHasNoRoleAndNoClientAuth(t *testing.T) {
+func TestT5HostCertificateHasNoRoleAndNoClientAuth(t *testing.T) {
 	a, err := NewHostsAuthority(cluster, start)
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ func configs(t *testing.T, host, caller string, now time.Time) (server, client *
 	return server, client
 }
 
-func TestBothEndsAcceptEachOtherInTLS13(t *testing.T) {
+func TestHandshakeUsesTLS13(t *testing.T) {
 	_, host, caller := pki(t)
 	server, client := configs(t, host, caller, start)
 	if serverErr, clientErr := shake(t, server, client); serverErr != nil || clientErr != nil {
@@ -237,7 +237,7 @@ func TestBothEndsAcceptEachOtherInTLS13(t *testing.T) {
 	}
 }
 
-func TestAnOlderProtocolIsRefused(t *testing.T) {
+func TestOlderTLSVersionsAreRejected(t *testing.T) {
 	_, host, caller := pki(t)
 	server, client := configs(t, host, caller, start)
 	client.MinVersion, client.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
@@ -246,7 +246,7 @@ func TestAnOlderProtocolIsRefused(t *testing.T) {
 	}
 }
 
-func TestWallFiveNoHandshakeWithoutACallersCertificate(t *testing.T) {
+func TestT5HandshakeRequiresACallerCertificate(t *testing.T) {
 	d, host, caller := pki(t)
 	server, client := configs(t, host, caller, start)
 	hostKeys := open(t, Files{Cert: filepath.Join(host, "tls.crt"), Key: filepath.Join(host, "tls.key"), PeerCA: filepath.Join(host, "ca.crt")}, start)
@@ -279,7 +279,7 @@ func TestWallFiveNoHandshakeWithoutACallersCertificate(t *testing.T) {
 	}
 }
 
-func TestWallFiveAnotherHostOfTheClusterIsNotThisHost(t *testing.T) {
+func TestT5CertificateOfAnotherHostIsRejected(t *testing.T) {
 	d, _, caller := pki(t)
 	// It even claims h1 as a DNS name: only the SPIFFE identity counts.
 	other, _, err := d.IssueHost("h2", []string{"h1"}, nil, start)
@@ -293,7 +293,7 @@ func TestWallFiveAnotherHostOfTheClusterIsNotThisHost(t *testing.T) {
 	}
 }
 
-func TestAnExpiredCertificateEndsTheConversation(t *testing.T) {
+func TestExpiredCertificateIsRejected(t *testing.T) {
 	_, host, caller := pki(t)
 	for name, now := range map[string]time.Time{"after its end": start.Add(CallerLife + time.Second), "before its start": start.Add(-time.Hour)} {
 		server, client := configs(t, host, caller, now)
@@ -303,7 +303,7 @@ func TestAnExpiredCertificateEndsTheConversation(t *testing.T) {
 	}
 }
 
-func TestCertificatesLiveAsLongAsTheirPowerAllows(t *testing.T) {
+func TestCertificateLifetimeDependsOnTheRole(t *testing.T) {
 	d, host, caller := pki(t)
 	admin, _, err := d.IssueCaller("ada", RoleAdmin, start)
 	if err != nil {
@@ -316,7 +316,7 @@ func TestCertificatesLiveAsLongAsTheirPowerAllows(t *testing.T) {
 	}
 }
 
-func TestRenewalIsDueWhenTwoThirdsOfALifeAreOver(t *testing.T) {
+func TestRenewalIsDueAfterTwoThirdsOfTheLifetime(t *testing.T) {
 	_, host, _ := pki(t)
 	for now, want := range map[time.Time]bool{
 		start: false, start.Add(59 * 24 * time.Hour): false, start.Add(61 * 24 * time.Hour): true, start.Add(91 * 24 * time.Hour): true,
@@ -327,7 +327,7 @@ func TestRenewalIsDueWhenTwoThirdsOfALifeAreOver(t *testing.T) {
 	}
 }
 
-func TestKeysAreTheirOwnersAlone(t *testing.T) {
+func TestPrivateKeysMustNotBeWorldReadable(t *testing.T) {
 	d, host, _ := pki(t)
 	for _, file := range []string{filepath.Join(d.path, "hosts-ca.key"), filepath.Join(d.path, "callers-ca.key"), filepath.Join(host, "tls.key")} {
 		info, err := os.Stat(file)
@@ -346,7 +346,7 @@ func TestKeysAreTheirOwnersAlone(t *testing.T) {
 	}
 }
 
-func TestAnAuthorityIsNeverReplaced(t *testing.T) {
+func TestInitNeverOverwritesAnAuthority(t *testing.T) {
 	d, _, _ := pki(t)
 	if _, err := InitDirectory(d.path, cluster, start); err == nil {
 		t.Error("a second init passed")
@@ -360,7 +360,7 @@ func TestAnAuthorityIsNeverReplaced(t *testing.T) {
 	}
 }
 
-func TestOneAuthorityForBothEndsIsRefused(t *testing.T) {
+func TestSharedAuthorityIsRejected(t *testing.T) {
 	d, host, _ := pki(t)
 	files := InDir(host)
 	files.PeerCA = filepath.Join(d.path, "hosts-ca.crt")
@@ -374,7 +374,7 @@ func TestOneAuthorityForBothEndsIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheWrongAuthorityIssuesNothing(t *testing.T) {
+func TestAuthorityIssuesOnlyItsOwnKind(t *testing.T) {
 	d, _, _ := pki(t)
 	key, err := NewKey()
 	if err != nil {
@@ -393,7 +393,7 @@ func TestTheWrongAuthorityIssuesNothing(t *testing.T) {
 	}
 }
 
-func TestARotatedCertificateIsUsedWithoutARestart(t *testing.T) {
+func TestRotatedCertificateIsLoadedWithoutARestart(t *testing.T) {
 	d, host, _ := pki(t)
 	s := open(t, InDir(host), start)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -57,7 +57,7 @@ func TestEachPlatformHasItsNameAndMode(t *testing.T) {
 	}
 }
 
-func TestExternalIPsAreTheGlobalOnesInOrder(t *testing.T) {
+func TestExternalIPsAreTheGlobalUnicastAddressesInOrder(t *testing.T) {
 	got, err := made(t, "metal", nil).ExternalIPs(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestExternalIPsAreTheGlobalOnesInOrder(t *testing.T) {
 	}
 }
 
-func TestConfigurationAndHostnameComeFromThePlatformsFiles(t *testing.T) {
+func TestConfigurationAndHostnameAreReadFromThePlatformFiles(t *testing.T) {
 	for name, tc := range map[string]struct {
 		platform         string
 		files            map[string]string
@@ -94,7 +94,7 @@ func TestConfigurationAndHostnameComeFromThePlatformsFiles(t *testing.T) {
 	}
 }
 
-func TestAGenericBoardNeedsNothing(t *testing.T) {
+func TestGenericBoardHasNoRequirements(t *testing.T) {
 	b := Generic{}
 	if err := b.Install(t.TempDir()); err != nil {
 		t.Error(err)

@@ -146,7 +146,7 @@ func (StatusController) Inputs() []Kind { return nil }
 // Outputs implements Controller.
 func (StatusController) Outputs() []Kind { return []Kind{{RuntimeNamespace, MachineStatusType}} }
 
-// errEnded says that the event stream ended although nobody asked for it.
+// errEnded reports that the event stream ended although nobody asked for it.
 var errEnded = errors.New("the event stream ended")
 
 // Run implements Controller.

@@ -34,7 +34,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestAChangeNeedsTheStoredVersionAndTheOwner(t *testing.T) {
+func TestPutRequiresTheStoredVersionAndTheOwner(t *testing.T) {
 	s := NewStore()
 	first, err := s.Put(t.Context(), nodeos.Resource{ResourceKey: key("a"), Owner: "me", Spec: 1})
 	must(t, err)
@@ -72,7 +72,7 @@ func TestAChangeNeedsTheStoredVersionAndTheOwner(t *testing.T) {
 	}
 }
 
-func TestConcurrentUpdatesAreAllCounted(t *testing.T) {
+func TestConcurrentUpdatesAreNotLost(t *testing.T) {
 	s := NewStore()
 	var wg sync.WaitGroup
 	for range 8 {
@@ -96,7 +96,7 @@ func TestConcurrentUpdatesAreAllCounted(t *testing.T) {
 	}
 }
 
-func TestAWatchBeginsWithWhatThereIsAndEndsAtTheLastVersion(t *testing.T) {
+func TestWatchStartsWithExistingResourcesAndEndsAtTheLastVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewStore()
 		put := func(name string, v uint64, spec any) {
@@ -145,7 +145,7 @@ func normal(in []string) []string {
 	return out
 }
 
-func TestAResourceThatWasMadeAgainWasChanged(t *testing.T) {
+func TestRecreatedResourceIsReportedAsAChange(t *testing.T) {
 	s := NewStore()
 	seen := map[nodeos.ResourceKey]entry{}
 	for i := range 3 {
@@ -159,7 +159,7 @@ func TestAResourceThatWasMadeAgainWasChanged(t *testing.T) {
 	}
 }
 
-func TestAWatchEndsWithItsFunctionsError(t *testing.T) {
+func TestWatchReturnsTheErrorOfItsFunction(t *testing.T) {
 	boom := errors.New("boom")
 	if err := NewStore().Watch(t.Context(), "ns", "T", func(nodeos.ResourceEvent) error { return boom }); !errors.Is(err, boom) {
 		t.Errorf("got %v", err)
@@ -190,7 +190,7 @@ func (d doubler) Run(ctx context.Context, a *Access) error {
 	})
 }
 
-func TestControllersRunAgainAfterAPanicAndEndWithTheDrain(t *testing.T) {
+func TestControllersRestartAfterAPanicAndEndWithTheDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewStore()
 		r := NewRuntime(s, zap.NewNop())
@@ -212,7 +212,7 @@ func TestControllersRunAgainAfterAPanicAndEndWithTheDrain(t *testing.T) {
 	})
 }
 
-func TestControllersTouchOnlyWhatTheyDeclare(t *testing.T) {
+func TestControllersAccessOnlyDeclaredTypes(t *testing.T) {
 	none := 0
 	a := &Access{store: NewStore(), controller: doubler{"d", []Kind{{"ns", "Out"}}, &none}}
 	if err := a.Watch(t.Context(), Kind{"ns", "Out"}, nil); !errors.Is(err, errUndeclared) {
@@ -223,7 +223,7 @@ func TestControllersTouchOnlyWhatTheyDeclare(t *testing.T) {
 	}
 }
 
-func TestTwoControllersCannotWriteTheSame(t *testing.T) {
+func TestTwoControllersCannotHaveTheSameOutput(t *testing.T) {
 	r := NewRuntime(NewStore(), zap.NewNop())
 	none := 0
 	must(t, r.Register(doubler{"one", []Kind{{"ns", "Out"}}, &none}))
@@ -261,7 +261,7 @@ func TestSetConfigPublishesAChangeOnce(t *testing.T) {
 	}
 }
 
-func TestTheStatusIsFoldedFromEvents(t *testing.T) {
+func TestStatusIsDerivedFromEvents(t *testing.T) {
 	event := func(id string, p nodeos.Payload) nodeos.Event { return nodeos.Event{OperationID: id, Payload: p} }
 	s := MachineStatus{Stage: StageBooting}
 	for i, tc := range []struct {
@@ -288,7 +288,7 @@ func TestTheStatusIsFoldedFromEvents(t *testing.T) {
 	}
 }
 
-func TestTheStatusControllerFollowsTheStream(t *testing.T) {
+func TestStatusControllerFollowsTheEventStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ring, err := events.New(events.Config{BootID: "b", Now: time.Now})
 		must(t, err)

@@ -199,7 +199,7 @@ type Access struct {
 	controller Controller
 }
 
-// errUndeclared says that a controller touches what it didn't declare.
+// errUndeclared reports that a controller touches what it didn't declare.
 var errUndeclared = errors.New("not declared")
 
 // Watch is the store's Watch, of a declared input.

@@ -24,7 +24,7 @@ import (
 // MaxResources is how many resources a store takes.
 const MaxResources = 10_000
 
-// ConflictError says that a resource was changed by someone else meanwhile,
+// ConflictError reports that a resource was changed by someone else meanwhile,
 // or belongs to someone else.
 type ConflictError struct {
 	// Key is the resource.

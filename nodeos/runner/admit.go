@@ -9,29 +9,29 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Policy is the host's own rules for orders.
+// Policy is the host's configuration for orders.
 type Policy struct {
-	// ClusterUID is the cluster that the host belongs to; empty means that
-	// the first accepted fence decides.
+	// ClusterUID is the cluster that the host belongs to; empty accepts the
+	// cluster of the first accepted fence.
 	ClusterUID string
-	// RestartInterval is the least time between two remote restarts.
+	// RestartInterval is the minimum time between two remote restarts.
 	RestartInterval time.Duration
 }
 
 // Order is an order with its plan.
 type Order struct {
-	// Sequence, Request and Plan are what is to run.
+	// Sequence is the sequence to run.
 	Sequence nodeos.Sequence
-	// Request is the order's data.
+	// Request is the data of the order.
 	Request nodeos.Request
-	// Plan is what the sequencer made of them.
+	// Plan is the list of phases from the sequencer.
 	Plan []nodeos.Phase
-	// Options are the run's.
+	// Options are the options of the run.
 	Options nodeos.ControllerOptions
 }
 
-// Admit decides on an order. When it's accepted the returned state holds it:
-// it counts once that state is on disk. An error leaves the state as it was.
+// Admit accepts or rejects an order. An accepted order takes effect once the
+// returned state is on disk. With an error the state is unchanged.
 func Admit(s State, o Order, p Policy, now time.Time) (State, []Action, nodeos.Ticket, error) {
 	h := o.Request.Header()
 	hash, err := nodeos.Digest(o.Sequence, o.Request)
@@ -64,7 +64,8 @@ func Admit(s State, o Order, p Policy, now time.Time) (State, []Action, nodeos.T
 	return t.s, t.out, nodeos.Ticket{OperationID: op.ID, RequestHash: hash, State: t.stateOf(op.ID)}, nil
 }
 
-// mayStart says whether a new operation gets the lock and may restart.
+// mayStart returns an error if a new operation can't get the lock or if its
+// restart would exceed the rate limit.
 func mayStart(s State, o Order, p Policy, now time.Time) error {
 	if holder := s.holder(); holder != nil {
 		allowed := o.Options.Takeover
@@ -84,7 +85,7 @@ func mayStart(s State, o Order, p Policy, now time.Time) error {
 	if !o.Request.Header().Remote || !o.Sequence.Restarts() || !s.LastRestart.Remote {
 		return nil
 	}
-	// Going back once belongs to the activation before it.
+	// One rollback belongs to the activation before it.
 	if o.Sequence == nodeos.SequenceRollback && s.LastRestart.Sequence != nodeos.SequenceRollback {
 		return nil
 	}
@@ -94,8 +95,8 @@ func mayStart(s State, o Order, p Policy, now time.Time) error {
 	return nil
 }
 
-// holder is who holds the lock: the waiting operation before the one that it
-// interrupts.
+// holder returns the operation that holds the lock: the waiting one, else the
+// running one.
 func (s State) holder() *Operation {
 	if s.Next != nil {
 		return s.Next
@@ -122,7 +123,7 @@ func newOperation(o Order, hash string, now time.Time) (*Operation, error) {
 	return op, nil
 }
 
-// accept starts the operation, or makes the running one stop first.
+// accept starts the operation, or stops the running one first.
 func (t *step) accept(op *Operation) {
 	if t.s.Op == nil {
 		t.s.Op = op
@@ -136,7 +137,7 @@ func (t *step) accept(op *Operation) {
 	}
 }
 
-// checkFence returns the fence to store when the order is accepted.
+// checkFence returns the fence to store if the order is accepted.
 func checkFence(stored nodeos.Fence, offered *nodeos.Fence, clusterUID string) (nodeos.Fence, error) {
 	if offered == nil {
 		return stored, nil

@@ -18,25 +18,25 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Config is what a Controller needs.
+// Config configures a Controller.
 type Config struct {
 	// HostID is the host's identity, as in its certificate.
 	HostID string
 	// Host is the machine.
 	Host nodeos.Host
-	// Tasks resolves the tasks of plans.
+	// Tasks maps the task names of plans to tasks.
 	Tasks Registry
-	// Journal is the host's memory; the caller closes it after Serve.
+	// Journal is the host's journal; the caller closes it after Serve.
 	Journal *Journal
-	// Runtime is what tasks are given.
+	// Runtime is the interface that tasks use.
 	Runtime nodeos.Runtime
 	// Sequencer plans sequences; nil means nodeos.Plan.
 	Sequencer nodeos.Sequencer
-	// Resources runs the controllers of the host's resources; may be nil.
+	// Resources runs the controllers of the host's resources; optional.
 	Resources nodeos.V1Alpha2Controller
-	// Machine, if not nil, is told what the machine says at each look at it.
+	// Machine, if set, receives every inventory of the machine.
 	Machine *Machine
-	// Policy is the host's own rules.
+	// Policy is the host's configuration for orders.
 	Policy Policy
 	// Now is the clock.
 	Now func() time.Time
@@ -44,16 +44,16 @@ type Config struct {
 	Log *zap.Logger
 }
 
-// DefaultRestartInterval is the least time between two remote restarts unless
-// a host's policy says else.
+// DefaultRestartInterval is the minimum time between two remote restarts if the
+// policy sets none.
 const DefaultRestartInterval = 10 * time.Minute
 
 // Controller runs sequences on a host; it implements nodeos.Controller. All
-// methods may be called from several goroutines; Serve once.
+// methods are safe for concurrent use; Serve is called once.
 type Controller struct {
 	cfg     Config
 	poke    chan struct{} // holds one token: the state changed
-	started chan struct{} // closed when the machine was looked at
+	started chan struct{} // closed after the first inspection
 	ended   chan struct{} // closed when Serve ended
 
 	mu      sync.Mutex
@@ -64,16 +64,16 @@ type Controller struct {
 
 var _ nodeos.Controller = (*Controller)(nil)
 
-// New returns a controller that does nothing before Serve.
+// New returns a controller that is idle until Serve.
 func New(cfg Config) (*Controller, error) {
 	if cfg.Runtime == nil {
 		return nil, nodeos.ErrUndefinedRuntime
 	}
 	switch {
 	case cfg.HostID == "":
-		return nil, errors.New("a controller needs a host id")
+		return nil, errors.New("controller configuration: HostID is required")
 	case cfg.Host == nil, cfg.Journal == nil, cfg.Now == nil, cfg.Log == nil, cfg.Tasks == nil:
-		return nil, errors.New("a controller needs a host, tasks, a journal, a clock and a log")
+		return nil, errors.New("controller configuration: Host, Tasks, Journal, Now and Log are required")
 	}
 	if cfg.Sequencer == nil {
 		cfg.Sequencer = nodeos.SequencerFunc(nodeos.Plan)
@@ -96,14 +96,14 @@ func (c *Controller) Sequencer() nodeos.Sequencer { return c.cfg.Sequencer }
 // V1Alpha2 implements nodeos.Controller; nil when there are no resources.
 func (c *Controller) V1Alpha2() nodeos.V1Alpha2Controller { return c.cfg.Resources }
 
-// Run implements nodeos.Controller: it plans the sequence, takes the lock and
-// writes the journal before it returns. It waits until Serve has looked at
-// the machine.
+// Run implements nodeos.Controller: it plans the sequence, acquires the lock and
+// writes the journal before it returns. It waits until Serve has inspected the
+// machine.
 func (c *Controller) Run(ctx context.Context, seq nodeos.Sequence, data nodeos.Request, setters ...nodeos.ControllerOption) (nodeos.Ticket, error) {
 	order := Order{Sequence: seq, Request: data, Options: nodeos.DefaultControllerOptions()}
 	for _, set := range setters {
 		if err := set(&order.Options); err != nil {
-			return nodeos.Ticket{}, fmt.Errorf("option of %s: %w", seq, err)
+			return nodeos.Ticket{}, fmt.Errorf("run %s: %w", seq, err)
 		}
 	}
 	ticket, err := c.run(ctx, order)
@@ -136,7 +136,7 @@ func (c *Controller) run(ctx context.Context, order Order) (nodeos.Ticket, error
 	return ticket, nil
 }
 
-// Decide commits or rolls back the system on trial, or ends the pause of an
+// Decide commits or rolls back the OS on trial, or resumes or aborts a paused
 // operation. It returns when the verdict is on disk.
 func (c *Controller) Decide(ctx context.Context, d nodeos.Decision) error {
 	return c.change(ctx, func(s State) (State, []Action, error) {
@@ -145,7 +145,7 @@ func (c *Controller) Decide(ctx context.Context, d nodeos.Decision) error {
 }
 
 // Extend moves the commit deadline and returns it; the zero time means that
-// the trial has none.
+// the trial has no deadline.
 func (c *Controller) Extend(ctx context.Context, e nodeos.Extension) (time.Time, error) {
 	var until time.Time
 	err := c.change(ctx, func(s State) (State, []Action, error) {
@@ -156,7 +156,7 @@ func (c *Controller) Extend(ctx context.Context, e nodeos.Extension) (time.Time,
 	return until, err
 }
 
-// ResetFence forgets the accepted fence. It's an administrator's order.
+// ResetFence clears the stored fence; only an administrator may call it.
 func (c *Controller) ResetFence(ctx context.Context) error {
 	return c.change(ctx, func(s State) (State, []Action, error) { return ResetFence(s), nil, nil })
 }
@@ -168,15 +168,15 @@ func (c *Controller) Fence() nodeos.Fence {
 	return c.state.Fence
 }
 
-// Operation returns what is known about an operation.
+// Operation returns the status of an operation.
 func (c *Controller) Operation(id string) (nodeos.OperationStatus, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state.Status(id)
 }
 
-// Wait returns when the operation's state fits, or an error when ctx ends,
-// the operation is unknown, or Serve ended.
+// Wait returns when the operation's status satisfies fits, or an error when ctx
+// ends, the operation is unknown, or Serve ended.
 func (c *Controller) Wait(ctx context.Context, id string, fits func(nodeos.OperationStatus) bool) (nodeos.OperationStatus, error) {
 	for {
 		c.mu.Lock()
@@ -184,7 +184,7 @@ func (c *Controller) Wait(ctx context.Context, id string, fits func(nodeos.Opera
 		changed := c.changed
 		c.mu.Unlock()
 		if !ok {
-			return st, nodeos.Refuse("NotFound", "no operation %s is known here", id)
+			return st, nodeos.Refuse("NotFound", "operation %s not found", id)
 		}
 		if fits(st) {
 			return st, nil
@@ -194,12 +194,12 @@ func (c *Controller) Wait(ctx context.Context, id string, fits func(nodeos.Opera
 		case <-ctx.Done():
 			return st, ctx.Err()
 		case <-c.ended:
-			return st, fmt.Errorf("the controller ended while operation %s is %s", id, st.State)
+			return st, fmt.Errorf("wait for operation %s: the controller stopped; the operation is %s", id, st.State)
 		}
 	}
 }
 
-// Facts returns all that the host says about itself.
+// Facts returns the facts of the host.
 func (c *Controller) Facts(ctx context.Context) (nodeos.HostFacts, error) {
 	inv, err := c.inspect(ctx)
 	if err != nil {
@@ -211,12 +211,12 @@ func (c *Controller) Facts(ctx context.Context) (nodeos.HostFacts, error) {
 	f := factsOf(s, inv)
 	f.HostID, f.Mode, f.ObservedAt = c.cfg.HostID, c.cfg.Runtime.State().Platform().Mode(), c.cfg.Now()
 	if f.NodeName, err = c.cfg.Runtime.NodeName(); err != nil {
-		return nodeos.HostFacts{}, fmt.Errorf("name of the node: %w", err)
+		return nodeos.HostFacts{}, fmt.Errorf("node name: %w", err)
 	}
 	return f, nil
 }
 
-// inspect looks at the machine.
+// inspect reads the state of the machine.
 func (c *Controller) inspect(ctx context.Context) (nodeos.Inventory, error) {
 	inv, err := c.cfg.Host.Inspect(ctx)
 	if err != nil {
@@ -228,7 +228,7 @@ func (c *Controller) inspect(ctx context.Context) (nodeos.Inventory, error) {
 	return inv, nil
 }
 
-// factsOf joins what the journal and the machine say.
+// factsOf combines the journal and the inventory.
 func factsOf(s State, inv nodeos.Inventory) nodeos.HostFacts {
 	f := nodeos.HostFacts{
 		InstallationID: s.InstallationID, Inventory: inv,
@@ -252,22 +252,22 @@ func factsOf(s State, inv nodeos.Inventory) nodeos.HostFacts {
 	return f
 }
 
-// change applies a change once the machine was looked at: decided purely,
-// written to the journal, then acted on.
+// change applies a change after the first inspection: it's decided purely,
+// journaled, then its actions are applied.
 func (c *Controller) change(ctx context.Context, f func(State) (State, []Action, error)) error {
 	select {
 	case <-c.started:
 	case <-c.ended:
 		return errors.New("the host is going down")
 	case <-ctx.Done():
-		return fmt.Errorf("the host isn't ready yet: %w", ctx.Err())
+		return fmt.Errorf("the host is not ready: %w", ctx.Err())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.apply(f)
 }
 
-// apply is change with the lock held.
+// apply is change for callers that hold the lock.
 func (c *Controller) apply(f func(State) (State, []Action, error)) error {
 	if c.exit != nil {
 		return errors.New("the host is going down")
@@ -309,10 +309,10 @@ func (c *Controller) step(e Event) error {
 	})
 }
 
-// requestOf reads the request of an operation back.
+// requestOf decodes the request of an operation.
 func requestOf(op *Operation) (nodeos.Request, error) {
 	if !json.Valid(op.Request) {
-		return nil, fmt.Errorf("operation %s has no readable request", op.ID)
+		return nil, fmt.Errorf("decode the request of operation %s: not JSON", op.ID)
 	}
 	return nodeos.UnmarshalRequest(op.Request)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 )
 
-// wantState checks an operation's end.
+// wantState checks the state and reason of an operation.
 func wantState(t *testing.T, st nodeos.OperationStatus, state nodeos.OperationState, reason string) {
 	t.Helper()
 	if st.State != state || st.Reason != reason {
@@ -28,131 +28,131 @@ func wantState(t *testing.T, st nodeos.OperationStatus, state nodeos.OperationSt
 func wantBooted(t *testing.T, f nodeos.HostFacts, version string, confirmed bool) {
 	t.Helper()
 	if f.Booted.Version != version || f.Booted.Confirmed != confirmed {
-		t.Fatalf("%s runs, confirmed %v; want %s, %v", f.Booted.Version, f.Booted.Confirmed, version, confirmed)
+		t.Fatalf("running %s, confirmed %v; want %s, %v", f.Booted.Version, f.Booted.Confirmed, version, confirmed)
 	}
 }
 
-func TestAnUpgradeBootsTheNewSystemAndKeepsItWhenItIsCommitted(t *testing.T) {
+func TestUpgradeBootsTheNewOSAndCommitsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0", KubeletVersion: "v1.37.0"})
-		wantState(t, r.settle(nodeos.SequenceUpgrade, upgrade("op1", image)), nodeos.OperationOnTrial, "")
-		f := r.facts()
+		e := newEnv(t)
+		image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0", KubeletVersion: "v1.37.0"})
+		wantState(t, e.settle(nodeos.SequenceUpgrade, upgrade("op1", image)), nodeos.OperationOnTrial, "")
+		f := e.facts()
 		wantBooted(t, f, "2.0.0", false)
 		if f.Trial == nil || f.Trial.BootID != f.BootID || f.Operation == nil || f.HighWater["os"] != "1.0.0" {
-			t.Errorf("the facts on trial are %+v", f)
+			t.Errorf("facts on trial: %+v", f)
 		}
-		wantState(t, r.decide("op1", nodeos.VerdictCommit), nodeos.OperationSucceeded, "")
-		f = r.facts()
+		wantState(t, e.decide("op1", nodeos.VerdictCommit), nodeos.OperationSucceeded, "")
+		f = e.facts()
 		wantBooted(t, f, "2.0.0", true)
 		if f.Trial != nil || f.HighWater["os"] != "2.0.0" || f.ServicesStopped || f.Previous == nil || f.Previous.Image.Version != "1.0.0" {
-			t.Errorf("the facts after the commit are %+v", f)
+			t.Errorf("facts after the commit: %+v", f)
 		}
-		if r.boots != 2 || r.shelf.fetched != 1 {
-			t.Errorf("%d boots and %d fetches, want 2 and 1", r.boots, r.shelf.fetched)
+		if e.boots != 2 || e.images.fetched != 1 {
+			t.Errorf("%d boots and %d fetches, want 2 and 1", e.boots, e.images.fetched)
 		}
 		if f.NodeName != "node-1" || f.HostID != "host-1" || f.Backend != "sim" || f.Last == nil || f.Last.ID != "op1" {
-			t.Errorf("the facts are %+v", f)
+			t.Errorf("facts: %+v", f)
 		}
 	})
 }
 
-func TestAHostThatNobodyCommitsGoesBackAndDeniesTheDigest(t *testing.T) {
+func TestUncommittedUpgradeRollsBackAtTheDeadlineAndIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
-		st := r.follow(nodeos.SequenceUpgrade, upgrade("op1", image), func(s nodeos.OperationStatus) bool { return s.State.Done() })
+		e := newEnv(t)
+		image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0"})
+		st := e.follow(nodeos.SequenceUpgrade, upgrade("op1", image), func(s nodeos.OperationStatus) bool { return s.State.Done() })
 		wantState(t, st, nodeos.OperationRolledBack, "DeadlineExceeded")
-		f := r.facts()
+		f := e.facts()
 		wantBooted(t, f, "1.0.0", true)
 		if len(f.Denied) != 1 || f.Denied[0].Digest != image.Ref.Digest || f.HighWater["os"] != "1.0.0" {
-			t.Errorf("the facts are %+v", f)
+			t.Errorf("facts: %+v", f)
 		}
-		wantState(t, r.settle(nodeos.SequenceUpgrade, upgrade("op2", image)), nodeos.OperationFailed, "DeniedDigest")
+		wantState(t, e.settle(nodeos.SequenceUpgrade, upgrade("op2", image)), nodeos.OperationFailed, "DeniedDigest")
 	})
 }
 
-func TestBadSystemsEndOnThePreviousOne(t *testing.T) {
+func TestFaultyImagesRollBackToThePreviousOS(t *testing.T) {
 	no := false
 	for name, tc := range map[string]struct {
 		doc    sim.Document
 		reason string
 	}{
-		"an unhealthy one": {sim.Document{Product: "os", Version: "2.0.0", Healthy: &no}, "TaskFailed"},
-		"one that hangs":   {sim.Document{Product: "os", Version: "2.0.0", Faults: sim.Faults{HangAtBoot: true}}, "FellBack"},
+		"unhealthy":       {sim.Document{Product: "os", Version: "2.0.0", Healthy: &no}, "TaskFailed"},
+		"hanging at boot": {sim.Document{Product: "os", Version: "2.0.0", Faults: sim.Faults{HangAtBoot: true}}, "FellBack"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t)
-				image, _ := r.image(tc.doc)
-				st := r.follow(nodeos.SequenceUpgrade, upgrade("op1", image), func(s nodeos.OperationStatus) bool { return s.State.Done() })
+				e := newEnv(t)
+				image, _ := e.image(tc.doc)
+				st := e.follow(nodeos.SequenceUpgrade, upgrade("op1", image), func(s nodeos.OperationStatus) bool { return s.State.Done() })
 				wantState(t, st, nodeos.OperationRolledBack, tc.reason)
-				f := r.facts()
+				f := e.facts()
 				wantBooted(t, f, "1.0.0", true)
 				if len(f.Denied) != 1 || f.ServicesStopped {
-					t.Errorf("the facts are %+v", f)
+					t.Errorf("facts: %+v", f)
 				}
 			})
 		})
 	}
 }
 
-func TestARefusedImageTouchesNothing(t *testing.T) {
+func TestRefusedImageChangesNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(r *rig, req *nodeos.UpgradeRequest)
+		change func(e *env, req *nodeos.UpgradeRequest)
 		reason string
 	}{
-		"unsigned":        {func(r *rig, req *nodeos.UpgradeRequest) { r.shelf.signed[req.Image.Digest] = false }, "Unsigned"},
-		"another version": {func(_ *rig, req *nodeos.UpgradeRequest) { req.Version = "2.0.1" }, "NameMismatch"},
-		"another product": {func(_ *rig, req *nodeos.UpgradeRequest) { req.Product = "other" }, "NameMismatch"},
+		"unsigned":        {func(e *env, req *nodeos.UpgradeRequest) { e.images.signed[req.Image.Digest] = false }, "Unsigned"},
+		"another version": {func(_ *env, req *nodeos.UpgradeRequest) { req.Version = "2.0.1" }, "NameMismatch"},
+		"another product": {func(_ *env, req *nodeos.UpgradeRequest) { req.Product = "other" }, "NameMismatch"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t)
-				r.power = func(point string) error { t.Errorf("%s although it's refused", point); return nil }
-				image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
+				e := newEnv(t)
+				e.power = func(point string) error { t.Errorf("%s written for a refused image", point); return nil }
+				image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0"})
 				req := upgrade("op1", image)
-				tc.change(r, &req)
-				wantState(t, r.settle(nodeos.SequenceUpgrade, req), nodeos.OperationFailed, tc.reason)
-				if r.boots != 1 || r.shelf.fetched != 0 {
-					t.Errorf("%d boots, %d fetches", r.boots, r.shelf.fetched)
+				tc.change(e, &req)
+				wantState(t, e.settle(nodeos.SequenceUpgrade, req), nodeos.OperationFailed, tc.reason)
+				if e.boots != 1 || e.images.fetched != 0 {
+					t.Errorf("%d boots, %d fetches", e.boots, e.images.fetched)
 				}
 			})
 		})
 	}
 }
 
-func TestTheFloorLetsOnlyTheSystemBeforeTheNewestBack(t *testing.T) {
+func TestVersionFloorAllowsOnlyThePreviousCommittedVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		e := newEnv(t)
 		auto := func(id, version string) nodeos.OperationStatus {
 			t.Helper()
-			image, _ := r.image(sim.Document{Product: "os", Version: version})
+			image, _ := e.image(sim.Document{Product: "os", Version: version})
 			req := upgrade(id, image)
 			req.AutoCommit = true
-			return r.settle(nodeos.SequenceUpgrade, req)
+			return e.settle(nodeos.SequenceUpgrade, req)
 		}
 		wantState(t, auto("to2", "2.0.0"), nodeos.OperationSucceeded, "")
 		wantState(t, auto("to3", "3.0.0"), nodeos.OperationSucceeded, "")
 		wantState(t, auto("to1", "1.0.0"), nodeos.OperationFailed, "BelowFloor")
 		wantState(t, auto("back", "2.0.0"), nodeos.OperationSucceeded, "")
-		if f := r.facts(); f.HighWater["os"] != "3.0.0" {
+		if f := e.facts(); f.HighWater["os"] != "3.0.0" {
 			t.Errorf("the high-water mark is %s", f.HighWater["os"])
 		}
 		wantState(t, auto("again", "2.5.0"), nodeos.OperationFailed, "BelowFloor")
 	})
 }
 
-func TestARollbackIsAnOperationAndDeniesNothing(t *testing.T) {
+func TestRollbackIsAnOperationAndDeniesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
+		e := newEnv(t)
+		image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0"})
 		req := upgrade("op1", image)
 		req.AutoCommit = true
-		wantState(t, r.settle(nodeos.SequenceUpgrade, req), nodeos.OperationSucceeded, "")
+		wantState(t, e.settle(nodeos.SequenceUpgrade, req), nodeos.OperationSucceeded, "")
 		back := nodeos.RollbackRequest{Order: nodeos.Order{OperationID: "back", Caller: "test"}}
-		wantState(t, r.settle(nodeos.SequenceRollback, back), nodeos.OperationSucceeded, "")
-		f := r.facts()
+		wantState(t, e.settle(nodeos.SequenceRollback, back), nodeos.OperationSucceeded, "")
+		f := e.facts()
 		wantBooted(t, f, "1.0.0", true)
 		if len(f.Denied) != 0 {
 			t.Errorf("denied: %v", f.Denied)
@@ -160,35 +160,34 @@ func TestARollbackIsAnOperationAndDeniesNothing(t *testing.T) {
 	})
 }
 
-func TestThereIsNothingToRollBackToOnANewMachine(t *testing.T) {
+func TestRollbackOnANewMachineFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		e := newEnv(t)
 		back := nodeos.RollbackRequest{Order: nodeos.Order{OperationID: "back", Caller: "test"}}
-		wantState(t, r.settle(nodeos.SequenceRollback, back), nodeos.OperationFailed, "NoPrevious")
+		wantState(t, e.settle(nodeos.SequenceRollback, back), nodeos.OperationFailed, "NoPrevious")
 	})
 }
 
-func TestPowerLossAtAnyWriteOfAnUpgradeStillEndsWell(t *testing.T) {
+func TestUpgradeSurvivesPowerLossAtAnyWrite(t *testing.T) {
 	for n := range 60 {
 		cut := false
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t)
+			e := newEnv(t)
 			left := n
-			r.power = func(string) error {
+			e.power = func(string) error {
 				if left--; left == -1 {
 					cut = true
 					return sim.ErrPowerLoss
 				}
 				return nil
 			}
-			// A power loss ends the process: here a panic in the task that
-			// lives through it would, so the rig goes down by a reboot.
-			r.registry = func(reg Registry) { dieWithThePower(reg) }
-			image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
+			// A power loss ends the process; the env emulates it with a reboot.
+			e.registry = func(reg Registry) { hangOnPowerLoss(reg) }
+			image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0"})
 			req := upgrade("op1", image)
 			req.AutoCommit = true
-			r.untilDead(nodeos.SequenceUpgrade, req)
-			f := r.facts()
+			e.runThroughPowerLoss(nodeos.SequenceUpgrade, req)
+			f := e.facts()
 			wantBooted(t, f, "2.0.0", true)
 			if f.Trial != nil || f.HighWater["os"] != "2.0.0" || f.ServicesStopped {
 				t.Errorf("cut before write %d: %+v", n+1, f)
@@ -201,12 +200,12 @@ func TestPowerLossAtAnyWriteOfAnUpgradeStillEndsWell(t *testing.T) {
 			return
 		}
 	}
-	t.Error("60 writes and no end")
+	t.Error("not done after 60 writes")
 }
 
-// dieWithThePower makes tasks that meet a power loss hang until their process
-// ends, as a dead machine does.
-func dieWithThePower(reg Registry) {
+// hangOnPowerLoss makes tasks that fail with a power loss block until their
+// process ends, as on a dead machine.
+func hangOnPowerLoss(reg Registry) {
 	for name, setup := range reg {
 		reg[name] = func(seq nodeos.Sequence, call nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) {
 			run, shown := setup(seq, call)
@@ -222,21 +221,21 @@ func dieWithThePower(reg Registry) {
 	}
 }
 
-// untilDead gives an order and follows it over power losses.
-func (r *rig) untilDead(seq nodeos.Sequence, req nodeos.Request) {
-	r.t.Helper()
-	if r.boots == 0 {
-		r.boot()
+// runThroughPowerLoss runs an order to its end and boots after each power loss.
+func (e *env) runThroughPowerLoss(seq nodeos.Sequence, req nodeos.Request) {
+	e.t.Helper()
+	if e.boots == 0 {
+		e.boot()
 	}
 	for range 50 {
 		done := false
 		lost := make(chan struct{}, 1)
-		r.listen(func(p nodeos.Payload) {
+		e.observe(func(p nodeos.Payload) {
 			if s, ok := p.(nodeos.EventServiceState); ok && s.Service == "power" {
 				lost <- struct{}{}
 			}
 		})
-		err := r.live(func(ctx context.Context, c *Controller) {
+		err := e.runAgent(func(ctx context.Context, c *Controller) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			ended := make(chan struct{})
@@ -247,7 +246,7 @@ func (r *rig) untilDead(seq nodeos.Sequence, req nodeos.Request) {
 				}
 				st, err := c.Wait(ctx, req.Header().OperationID, func(s nodeos.OperationStatus) bool { return s.State.Done() })
 				if done = err == nil; done {
-					wantState(r.t, st, nodeos.OperationSucceeded, "")
+					wantState(e.t, st, nodeos.OperationSucceeded, "")
 				}
 			}()
 			select {
@@ -261,27 +260,27 @@ func (r *rig) untilDead(seq nodeos.Sequence, req nodeos.Request) {
 			return
 		}
 		if err != nil && !nodeos.IsRebootError(err) {
-			r.t.Fatal(err)
+			e.t.Fatal(err)
 		}
-		r.boot()
+		e.boot()
 	}
-	r.t.Fatal("50 starts and no end")
+	e.t.Fatal("not done after 50 starts")
 }
 
-func TestAnAgentThatIsEndedAtAnyEventGoesOnWhereItWas(t *testing.T) {
+func TestAgentRestartAtAnyEventResumesTheUpgrade(t *testing.T) {
 	for n := 1; n < 80; n++ {
 		ended := false
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t)
-			image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
+			e := newEnv(t)
+			image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0"})
 			req := upgrade("op1", image)
 			req.AutoCommit = true
 			left := n
 			var st nodeos.OperationStatus
-			r.until(func(ctx context.Context, c *Controller) bool {
+			e.runUntil(func(ctx context.Context, c *Controller) bool {
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
-				r.listen(func(nodeos.Payload) {
+				e.observe(func(nodeos.Payload) {
 					if left--; left == 0 {
 						ended = true
 						cancel()
@@ -295,23 +294,23 @@ func TestAnAgentThatIsEndedAtAnyEventGoesOnWhereItWas(t *testing.T) {
 				return err == nil
 			})
 			wantState(t, st, nodeos.OperationSucceeded, "")
-			wantBooted(t, r.facts(), "2.0.0", true)
-			if r.boots != 2 {
-				t.Errorf("ended at event %d: %d boots", n, r.boots)
+			wantBooted(t, e.facts(), "2.0.0", true)
+			if e.boots != 2 {
+				t.Errorf("ended at event %d: %d boots", n, e.boots)
 			}
 		})
 		if !ended {
 			return
 		}
 	}
-	t.Error("80 events and no end")
+	t.Error("not done after 80 events")
 }
 
-func TestRunAnswersAtOnceWhoHasTheLock(t *testing.T) {
+func TestRunReportsTheLockHolderImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		e := newEnv(t)
 		hold := make(chan struct{})
-		r.registry = func(reg Registry) {
+		e.registry = func(reg Registry) {
 			reg[nodeos.TaskPrecheckImage] = func(nodeos.Sequence, nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) {
 				return func(ctx context.Context, _ *zap.Logger, _ nodeos.Runtime) error {
 					select {
@@ -322,8 +321,8 @@ func TestRunAnswersAtOnceWhoHasTheLock(t *testing.T) {
 				}, ""
 			}
 		}
-		image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
-		r.until(func(ctx context.Context, c *Controller) bool {
+		image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0"})
+		e.runUntil(func(ctx context.Context, c *Controller) bool {
 			ticket, err := c.Run(ctx, nodeos.SequenceStageUpgrade, upgrade("op1", image))
 			if err != nil || ticket.OperationID != "op1" || ticket.Known {
 				t.Fatalf("%+v, %v", ticket, err)
@@ -346,16 +345,16 @@ func TestRunAnswersAtOnceWhoHasTheLock(t *testing.T) {
 	})
 }
 
-func TestOrdersThatDoNotFitAreRefusedBeforeAnythingStarts(t *testing.T) {
+func TestInvalidOrdersAreRejectedBeforeAnythingStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.platform = "container"
-		image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
+		e := newEnv(t)
+		e.platform = "container"
+		image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0"})
 		plain := func(id string) nodeos.PlainRequest {
 			return nodeos.PlainRequest{Order: nodeos.Order{OperationID: id, Caller: "test"}}
 		}
 		boom := errors.New("boom")
-		r.until(func(ctx context.Context, c *Controller) bool {
+		e.runUntil(func(ctx context.Context, c *Controller) bool {
 			for name, tc := range map[string]struct {
 				seq    nodeos.Sequence
 				req    nodeos.Request
@@ -365,7 +364,7 @@ func TestOrdersThatDoNotFitAreRefusedBeforeAnythingStarts(t *testing.T) {
 			}{
 				"an upgrade in a container": {nodeos.SequenceUpgrade, upgrade("a", image), nil, "Unsupported", nil},
 				"a reboot in a container":   {nodeos.SequenceReboot, plain("b"), nil, "Unsupported", nil},
-				"a request of another kind": {nodeos.SequenceUpgrade, plain("c"), nil, "", nodeos.ErrInvalidSequenceData},
+				"a request of another type": {nodeos.SequenceUpgrade, plain("c"), nil, "", nodeos.ErrInvalidSequenceData},
 				"no request":                {nodeos.SequenceBoot, nil, nil, "", nodeos.ErrInvalidSequenceData},
 				"no operation id":           {nodeos.SequenceBoot, plain(""), nil, "", nodeos.ErrInvalidSequenceData},
 				"a failing option":          {nodeos.SequenceBoot, plain("d"), func(*nodeos.ControllerOptions) error { return boom }, "", boom},
@@ -380,23 +379,23 @@ func TestOrdersThatDoNotFitAreRefusedBeforeAnythingStarts(t *testing.T) {
 				}
 			}
 			if f, err := c.Facts(ctx); err != nil || f.Last != nil || f.Operation != nil {
-				t.Errorf("something started: %+v, %v", f, err)
+				t.Errorf("an operation started: %+v, %v", f, err)
 			}
 			return true
 		})
 	})
 	if _, err := New(Config{}); !errors.Is(err, nodeos.ErrUndefinedRuntime) {
-		t.Errorf("a controller without a runtime: %v", err)
+		t.Errorf("New without a runtime: %v", err)
 	}
 }
 
-// oneTask replaces the tasks of the boot sequence's last phase.
-func bootWith(t *testing.T, names []string, reg map[string]nodeos.TaskExecutionFunc, timeout time.Duration) (nodeos.OperationStatus, *rig) {
+// bootWith runs the boot sequence with one phase of the given tasks.
+func bootWith(t *testing.T, names []string, reg map[string]nodeos.TaskExecutionFunc, timeout time.Duration) (nodeos.OperationStatus, *env) {
 	t.Helper()
-	r := newRig(t)
+	e := newEnv(t)
 	var st nodeos.OperationStatus
-	r.boot()
-	_ = r.live(func(ctx context.Context, c *Controller) {
+	e.boot()
+	_ = e.runAgent(func(ctx context.Context, c *Controller) {
 		for name, run := range reg {
 			c.cfg.Tasks[name] = func(nodeos.Sequence, nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) { return run, name }
 		}
@@ -412,10 +411,10 @@ func bootWith(t *testing.T, names []string, reg map[string]nodeos.TaskExecutionF
 		st, err = c.Wait(ctx, "op", func(s nodeos.OperationStatus) bool { return s.State.Done() })
 		must(t, err)
 	})
-	return st, r
+	return st, e
 }
 
-func TestTasksOfAPhaseRunTogetherAndFailTogether(t *testing.T) {
+func TestTaskFailuresEndThePhase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := func(ctx context.Context, _ *zap.Logger, _ nodeos.Runtime) error { <-ctx.Done(); return ctx.Err() }
 		fails := func(context.Context, *zap.Logger, nodeos.Runtime) error { return errors.New("it broke") }
@@ -425,11 +424,11 @@ func TestTasksOfAPhaseRunTogetherAndFailTogether(t *testing.T) {
 			state nodeos.OperationState
 			want  string
 		}{
-			"a failure cancels its siblings":      {[]string{"waits", "fails"}, nodeos.OperationFailed, "phase p failed: task fails: it broke"},
-			"a panic is an error":                 {[]string{"panics"}, nodeos.OperationFailed, "panic: a bug"},
-			"a task that takes too long is ended": {[]string{"waits"}, nodeos.OperationFailed, "phase p took longer than 1m0s"},
-			"a nil task is skipped":               {[]string{"nothing"}, nodeos.OperationSucceeded, ""},
-			"no tasks at all are done":            {nil, nodeos.OperationSucceeded, ""},
+			"a failure cancels its siblings":              {[]string{"waits", "fails"}, nodeos.OperationFailed, "phase p failed: task fails: it broke"},
+			"a panic is an error":                         {[]string{"panics"}, nodeos.OperationFailed, "panic: a bug"},
+			"a task that exceeds the timeout is canceled": {[]string{"waits"}, nodeos.OperationFailed, "phase p took longer than 1m0s"},
+			"a nil task is skipped":                       {[]string{"nothing"}, nodeos.OperationSucceeded, ""},
+			"a phase without tasks is done":               {nil, nodeos.OperationSucceeded, ""},
 		} {
 			st, _ := bootWith(t, tc.names, map[string]nodeos.TaskExecutionFunc{"waits": waits, "fails": fails, "panics": panics, "nothing": nil}, time.Minute)
 			if st.State != tc.state || !strings.Contains(st.Message, tc.want) {
@@ -453,10 +452,10 @@ func TestTasksRunConcurrently(t *testing.T) {
 				}
 			}
 		}
-		st, r := bootWith(t, []string{"a", "b"}, map[string]nodeos.TaskExecutionFunc{"a": meet(a, b), "b": meet(b, a)}, time.Minute)
+		st, e := bootWith(t, []string{"a", "b"}, map[string]nodeos.TaskExecutionFunc{"a": meet(a, b), "b": meet(b, a)}, time.Minute)
 		wantState(t, st, nodeos.OperationSucceeded, "")
 		var starts, stops int
-		for _, p := range r.seen {
+		for _, p := range e.seen {
 			if e, ok := p.(nodeos.EventTask); ok {
 				if e.Action == nodeos.ActionStart {
 					starts++
@@ -471,10 +470,10 @@ func TestTasksRunConcurrently(t *testing.T) {
 	})
 }
 
-func TestAResetServesOneMachineOneBootAndOneTime(t *testing.T) {
+func TestResetIsValidForOneMachineAndBootOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		f := r.facts()
+		e := newEnv(t)
+		f := e.facts()
 		good := nodeos.ResetRequest{
 			HostID: "host-1", InstallationID: f.InstallationID, BootID: f.BootID, NotAfter: time.Now().Add(time.Hour), Reboot: true,
 		}
@@ -491,37 +490,37 @@ func TestAResetServesOneMachineOneBootAndOneTime(t *testing.T) {
 			req := good
 			req.Order = nodeos.Order{OperationID: name, Caller: "test"}
 			tc.change(&req)
-			wantState(t, r.settle(nodeos.SequenceReset, req), nodeos.OperationFailed, tc.reason)
+			wantState(t, e.settle(nodeos.SequenceReset, req), nodeos.OperationFailed, tc.reason)
 		}
 		good.Order = nodeos.Order{OperationID: "reset", Caller: "test"}
 		good.Targets = []string{"inactive-slot"}
-		wantState(t, r.settle(nodeos.SequenceReset, good), nodeos.OperationSucceeded, "")
-		if r.boots != 2 {
-			t.Errorf("%d boots", r.boots)
+		wantState(t, e.settle(nodeos.SequenceReset, good), nodeos.OperationSucceeded, "")
+		if e.boots != 2 {
+			t.Errorf("%d boots", e.boots)
 		}
 	})
 }
 
-func TestBootLoadsTheConfigurationOfThePlatform(t *testing.T) {
+func TestBootLoadsThePlatformConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		st := r.settle(nodeos.SequenceBoot, nodeos.PlainRequest{Order: nodeos.Order{OperationID: "boot", Caller: "test"}})
+		e := newEnv(t)
+		st := e.settle(nodeos.SequenceBoot, nodeos.PlainRequest{Order: nodeos.Order{OperationID: "boot", Caller: "test"}})
 		wantState(t, st, nodeos.OperationSucceeded, "")
 	})
 }
 
-func TestTheBootSequenceRunsOnceInABootAndNotBesideAnOpenOperation(t *testing.T) {
+func TestBootSequenceRunsOncePerBootAndNotDuringAnOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		e := newEnv(t)
 		booted := 0
-		r.listen(func(p nodeos.Payload) {
+		e.observe(func(p nodeos.Payload) {
 			if e, ok := p.(nodeos.EventSequenceStart); ok && e.Sequence == nodeos.SequenceBoot {
 				booted++
 			}
 		})
 		once := func(want int) {
 			t.Helper()
-			r.until(func(ctx context.Context, c *Controller) bool {
+			e.runUntil(func(ctx context.Context, c *Controller) bool {
 				must(t, c.Boot(ctx))
 				synctest.Wait()
 				return true
@@ -531,24 +530,24 @@ func TestTheBootSequenceRunsOnceInABootAndNotBesideAnOpenOperation(t *testing.T)
 			}
 		}
 		once(1)
-		if f := r.facts(); f.Last != nil || f.Operation != nil {
-			t.Errorf("what a boot does by itself shows as %+v", f.Last)
+		if f := e.facts(); f.Last != nil || f.Operation != nil {
+			t.Errorf("the boot sequence is reported as the last operation: %+v", f.Last)
 		}
 		once(1) // another start of the agent in the same boot
-		r.boot()
+		e.boot()
 		once(2)
-		image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
-		wantState(t, r.settle(nodeos.SequenceUpgrade, upgrade("op1", image)), nodeos.OperationOnTrial, "")
+		image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0"})
+		wantState(t, e.settle(nodeos.SequenceUpgrade, upgrade("op1", image)), nodeos.OperationOnTrial, "")
 		once(2)
 	})
 }
 
-func TestAMachineSaysWhatIsInstalledAndStaged(t *testing.T) {
+func TestMachineReportsTheInstalledAndTheStagedOS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		image, _ := r.image(sim.Document{Product: "os", Version: "2.0.0"})
-		wantState(t, r.settle(nodeos.SequenceStageUpgrade, upgrade("op1", image)), nodeos.OperationSucceeded, "")
-		r.until(func(_ context.Context, c *Controller) bool {
+		e := newEnv(t)
+		image, _ := e.image(sim.Document{Product: "os", Version: "2.0.0"})
+		wantState(t, e.settle(nodeos.SequenceStageUpgrade, upgrade("op1", image)), nodeos.OperationSucceeded, "")
+		e.runUntil(func(_ context.Context, c *Controller) bool {
 			<-c.started
 			m := c.Runtime().State().Machine()
 			if !m.Installed() || !m.IsInstallStaged() || m.StagedInstallImageRef() != image.Ref.String() || len(m.StagedInstallOptions()) == 0 {

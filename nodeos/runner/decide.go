@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Decide applies a verdict to an operation. A verdict that was applied before
-// is accepted again. An error leaves the state as it was.
+// Decide applies a verdict to an operation. It's idempotent. With an error the
+// state is unchanged.
 func Decide(s State, d nodeos.Decision, p Policy, now time.Time) (State, []Action, error) {
 	fence, err := checkFence(s.Fence, d.Fence, p.ClusterUID)
 	if err != nil {
@@ -44,14 +44,14 @@ func (t *step) decideCommit(d nodeos.Decision) error {
 		t.takeCommit()
 		return nil
 	case op != nil && op.Back:
-		return nodeos.Refuse("RollingBack", "operation %s is on its way back: %s", op.ID, op.Message)
+		return nodeos.Refuse("RollingBack", "operation %s is rolling back: %s", op.ID, op.Message)
 	case t.ofTrial(op) && op.State == nodeos.OperationOnTrial:
 		t.takeCommit()
 		return nil
 	case t.ofTrial(op) && op.phase().Effect == nodeos.EffectCommit:
 		return nil
 	default:
-		return nodeos.Refuse("NotVerified", "the system of operation %s is not verified yet; commit it when its state is %s", d.OperationID, nodeos.OperationOnTrial)
+		return nodeos.Refuse("NotVerified", "the OS of operation %s is not verified yet; commit it when its state is %s", d.OperationID, nodeos.OperationOnTrial)
 	}
 }
 
@@ -70,18 +70,18 @@ func (t *step) decideRollback(d nodeos.Decision) error {
 	case op != nil && (op.Back || op.Stop != nil && !op.Stop.Takeover):
 		return nil
 	case t.ofTrial(op) && op.phase().Effect == nodeos.EffectCommit && op.State == nodeos.OperationRunning:
-		return nodeos.Refuse("Committing", "operation %s is being committed; roll back with an operation of its own", op.ID)
+		return nodeos.Refuse("Committing", "operation %s is being committed; roll back with a separate operation", op.ID)
 	case op != nil && !t.ofTrial(op):
 		return &nodeos.LockedError{By: op.ID, Sequence: op.Sequence, Since: op.Started, Wanted: nodeos.SequenceRollback}
 	case op != nil && op.State == nodeos.OperationRebooting:
-		return nodeos.Refuse("Rebooting", "operation %s is rebooting; try again when the host is back", op.ID)
+		return nodeos.Refuse("Rebooting", "operation %s is rebooting; retry after the host has rebooted", op.ID)
 	default:
 		t.takeRollback("RolledBackByOrder", message)
 		return nil
 	}
 }
 
-// cancelEarly stops an operation that hasn't armed anything.
+// cancelEarly stops an operation that hasn't armed a trial.
 func (t *step) cancelEarly(d nodeos.Decision, message string) bool {
 	op := t.s.Op
 	if op == nil || op.ID != d.OperationID || op.Back || op.State == nodeos.OperationRebooting {
@@ -93,16 +93,16 @@ func (t *step) cancelEarly(d nodeos.Decision, message string) bool {
 	return true
 }
 
-// settledAs accepts a verdict that is true already.
+// settledAs accepts a verdict that already applies.
 func (t *step) settledAs(d nodeos.Decision, want nodeos.OperationState) error {
 	st, ok := t.s.Status(d.OperationID)
 	switch {
 	case !ok:
-		return nodeos.Refuse("NotFound", "no operation %s is known here", d.OperationID)
+		return nodeos.Refuse("NotFound", "operation %s not found", d.OperationID)
 	case st.State == want, want == nodeos.OperationRolledBack && st.State == nodeos.OperationCanceled:
 		return nil
 	default:
-		return nodeos.Refuse("NoTrial", "operation %s has no system on trial; it is %s%s", d.OperationID, st.State, because(st.Message))
+		return nodeos.Refuse("NoTrial", "operation %s has no OS on trial; its state is %s%s", d.OperationID, st.State, because(st.Message))
 	}
 }
 
@@ -130,7 +130,7 @@ func (t *step) decidePaused(d nodeos.Decision) error {
 	case !op.Back:
 		t.abort(op.Reason, message)
 	case t.s.Trial != nil && t.s.Running.Digest == t.s.Trial.Image.Ref.Digest:
-		// Nothing could be restored: the trial stays open, and held.
+		// The rollback restored nothing: the trial stays open without a deadline.
 		t.s.Trial.OnDeadline, t.s.Trial.Deadline = nodeos.DeadlineHold, time.Time{}
 		t.finish(nodeos.OperationFailed, op.Reason, message)
 	default:
@@ -140,7 +140,7 @@ func (t *step) decidePaused(d nodeos.Decision) error {
 	return nil
 }
 
-// Extend moves the commit deadline of the system on trial and returns it.
+// Extend moves the commit deadline of the OS on trial and returns it.
 func Extend(s State, e nodeos.Extension, p Policy, now time.Time) (State, []Action, time.Time, error) {
 	fence, err := checkFence(s.Fence, e.Fence, p.ClusterUID)
 	if err != nil {
@@ -150,7 +150,7 @@ func Extend(s State, e nodeos.Extension, p Policy, now time.Time) (State, []Acti
 	t.s.Fence = fence
 	tr := t.s.Trial
 	if tr == nil || tr.OperationID != e.OperationID {
-		return s, nil, time.Time{}, nodeos.Refuse("NoTrial", "operation %s has no system on trial", e.OperationID)
+		return s, nil, time.Time{}, nodeos.Refuse("NoTrial", "operation %s has no OS on trial", e.OperationID)
 	}
 	if tr.Deadline.IsZero() {
 		return t.s, nil, time.Time{}, nil
@@ -169,8 +169,8 @@ func Extend(s State, e nodeos.Extension, p Policy, now time.Time) (State, []Acti
 	return t.s, t.out, tr.Deadline, nil
 }
 
-// ResetFence forgets the fence, so that the next one is taken as the first.
-// It's an administrator's way out of a wild epoch.
+// ResetFence clears the stored fence, so that any next fence is accepted. It lets
+// an administrator recover from a wrong epoch.
 func ResetFence(s State) State {
 	s = s.clone()
 	s.Fence = nodeos.Fence{}

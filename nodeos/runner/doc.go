@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runner is the Controller of a host: it runs sequences one at a
-// time, keeps a journal, and goes on where it was after a crash or a reboot.
+// Package runner implements the Controller of a host: it runs one sequence at a
+// time, keeps a journal, and resumes after a crash or a reboot.
 //
-// The core is pure. A State is all that the journal holds; Admit says whether
-// an order is accepted, Decide and Extend act on the system on trial, Step
-// takes what happened (the process started, a phase ended, time passed), and
-// each returns the next State with what to publish. Activity says what should
-// be going on in a State. The Controller around them is a loop: it writes each
-// State to the journal, synced, before it acts on it, and makes what goes on
-// agree with Activity. So a crash at any instant leaves a State from which the
-// next start reaches the same end.
+// The core is pure. A State is the content of the journal. Admit accepts or
+// rejects an order, Decide and Extend change the trial, Step applies an event
+// (the process started, a phase ended, time passed); each returns the next State
+// and the events to publish. ActivityOf returns the activity that a State
+// requires. The Controller is the loop around the core: it syncs each State to
+// the journal before it acts on it, and starts or stops the current activity
+// accordingly. After a crash at any instant, the next start continues from the
+// journal and reaches the same end.
 //
 //	          Admit                       every phase done
 //	(idle) ──────────► Running ─────────────────────────────► Succeeded
@@ -20,13 +20,13 @@
 //	                     ▼  │                                     │
 //	                  Rebooting           Running ──verified──► OnTrial
 //	                     │                                        │
-//	                     │ another system runs                    │ rollback, or
+//	                     │ another OS runs                        │ rollback, or
 //	                     ▼                                        ▼ the deadline
-//	                 RolledBack ◄──────────── the way back ◄── Running (back)
+//	                 RolledBack ◄────────────── rollback ◄── Running (rolling back)
 //
-//	a phase failed for good: abort-and-undo ► Undoing ► Failed; pause ► Paused
+//	a phase fails for good: abort-and-undo ► Undoing ► Failed; pause ► Paused
 //
-// What is on disk is decided by the core alone; what is true of the machine
-// (which system runs, whether it's committed) is read from the host at each
-// start and wins over the journal.
+// The core alone decides the content of the journal. The state of the machine
+// (which OS runs, whether it's committed) is read from the host at each start
+// and has precedence over the journal.
 package runner

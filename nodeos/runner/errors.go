@@ -10,10 +10,10 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// FenceError says that an order's fence isn't accepted. It carries the stored
-// one, so that a rightful leader can rise above it.
+// FenceError means that an order's fence is rejected. It contains the stored
+// fence, so that a legitimate leader can raise its own above it.
 type FenceError struct {
-	// Stored is the highest accepted fence, Offered the order's.
+	// Stored is the highest accepted fence.
 	Stored nodeos.Fence
 	// Offered is the order's fence.
 	Offered nodeos.Fence
@@ -25,9 +25,9 @@ type FenceError struct {
 func (e *FenceError) Error() string {
 	switch e.Why {
 	case "OtherCluster":
-		return fmt.Sprintf("the order is of cluster %q, this host obeys cluster %q", e.Offered.ClusterUID, e.Stored.ClusterUID)
+		return fmt.Sprintf("the order is from cluster %q, this host belongs to cluster %q", e.Offered.ClusterUID, e.Stored.ClusterUID)
 	case "Jump":
-		return fmt.Sprintf("fence epoch %d is more than %d above the stored %d; an administrator can reset the fence of the host", e.Offered.Epoch, maxEpochJump, e.Stored.Epoch)
+		return fmt.Sprintf("fence epoch %d is more than %d above the stored %d; an administrator can reset the host's fence", e.Offered.Epoch, maxEpochJump, e.Stored.Epoch)
 	default:
 		return fmt.Sprintf("fence epoch %d is lower than the stored %d: another leader has taken over", e.Offered.Epoch, e.Stored.Epoch)
 	}
@@ -36,15 +36,15 @@ func (e *FenceError) Error() string {
 // Reason is the condition reason.
 func (e *FenceError) Reason() string { return "Fenced" }
 
-// ConflictError says that an operation id is taken by something else.
+// ConflictError means that an operation id is already used by another request.
 type ConflictError struct {
-	// ID is the id that was offered.
+	// ID is the operation id.
 	ID string
-	// StoredHash and OfferedHash are what the id is and was to be bound to.
+	// StoredHash is the hash of the stored request.
 	StoredHash string
-	// OfferedHash is the offered request's.
+	// OfferedHash is the hash of the rejected request.
 	OfferedHash string
-	// SameCaller says that the caller is the same one.
+	// SameCaller means that both requests have the same caller.
 	SameCaller bool
 }
 
@@ -54,19 +54,19 @@ func (e *ConflictError) Error() string {
 	if e.SameCaller {
 		who = "the same caller"
 	}
-	return fmt.Sprintf("operation id %s exists already, from %s with request %s; this request is %s: use a new id", e.ID, who, e.StoredHash, e.OfferedHash)
+	return fmt.Sprintf("operation id %s is already used by %s for request %s; this request is %s: use a new id", e.ID, who, e.StoredHash, e.OfferedHash)
 }
 
 // Reason is the condition reason.
 func (e *ConflictError) Reason() string { return "OperationConflict" }
 
-// RestartLimitError says that the machine was taken down too recently.
+// RestartLimitError means that the last remote restart is too recent.
 type RestartLimitError struct {
-	// Last is when it was taken down, Interval the least time between two.
+	// Last is the time of the last restart.
 	Last time.Time
-	// Interval is the least time between two remote restarts.
+	// Interval is the minimum time between two remote restarts.
 	Interval time.Duration
-	// RetryAfter is how long to wait.
+	// RetryAfter is the time until the next restart is allowed.
 	RetryAfter time.Duration
 }
 

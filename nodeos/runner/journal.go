@@ -19,17 +19,15 @@ import (
 )
 
 // The journal's format. A file is a header and records. The header is the
-// magic and the version, four bytes, big endian. A record is the length of
-// its body and the body's CRC-32C, four bytes each, big endian, and the body:
-// a whole State as JSON. So the last valid record is all that counts, a torn
-// one at the end is what a crash leaves, and a damaged one in the middle costs
-// nothing.
+// magic and the version (4 bytes, big endian). A record is the length of its
+// body and the CRC-32C of the body (4 bytes each, big endian), then the body: a
+// whole State as JSON. Only the last valid record is used, so a torn record at
+// the end (after a crash) and a damaged one in the middle are harmless.
 const (
 	journalMagic   = "LOCKSTEPJOURNAL\n"
 	journalVersion = 1
-	// journalOldest and journalNewest are the versions that this one reads:
-	// the previous one, once there is one, and the next one, whose states may
-	// have fields that are unknown here.
+	// journalOldest and journalNewest are the supported versions, up to the next
+	// one, whose states may have unknown fields.
 	journalOldest = 1
 	journalNewest = journalVersion + 1
 
@@ -42,12 +40,11 @@ const (
 	journalName = "journal"
 )
 
-// ErrJournal says that a journal can't be read: it's none, or of a version
-// that this agent doesn't know.
-var ErrJournal = errors.New("not a journal that this agent reads")
+// ErrJournal means that a file isn't a journal or has an unsupported version.
+var ErrJournal = errors.New("not a journal, or an unsupported version")
 
-// Journal is a host's memory on disk. Its methods may be called from several
-// goroutines; two processes can't open the same one.
+// Journal is the persisted State of a host. Its methods are safe for concurrent
+// use; a lock file excludes other processes.
 type Journal struct {
 	dir     string
 	mu      sync.Mutex
@@ -58,11 +55,11 @@ type Journal struct {
 	damaged int
 }
 
-// OpenJournal opens the journal in a directory, or begins one with a new
-// installation id. What a crash left half written is cut off.
+// OpenJournal opens the journal in a directory, or creates one with a new
+// installation id. A torn record is discarded.
 func OpenJournal(dir string) (*Journal, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the journal's directory: %w", err)
+		return nil, fmt.Errorf("create the journal's directory: %w", err)
 	}
 	lock, err := lockFile(filepath.Join(dir, journalName+".lock"))
 	if err != nil {
@@ -75,7 +72,7 @@ func OpenJournal(dir string) (*Journal, error) {
 	return j, nil
 }
 
-// lockFile keeps other processes out until the file is closed.
+// lockFile locks out other processes until the file is closed.
 func lockFile(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -87,7 +84,7 @@ func lockFile(name string) (*os.File, error) {
 	return f, nil
 }
 
-// load reads the file and opens it for appending; without one it begins one.
+// load reads the file and opens it for appending, or creates it.
 func (j *Journal) load() error {
 	name := filepath.Join(j.dir, journalName)
 	f, err := os.Open(name)
@@ -108,41 +105,40 @@ func (j *Journal) load() error {
 	}
 	j.state, j.damaged = got.State, got.Damaged
 	if got.State.InstallationID == "" {
-		// It was begun and its first record never got to the disk.
+		// The first record never reached the disk.
 		j.state.InstallationID = rand.Text()
 	}
 	return j.rewrite()
 }
 
-// Contents is what a journal's bytes say.
+// Contents is the decoded content of a journal.
 type Contents struct {
-	// State is the last valid record's; zero without one.
+	// State is the last valid record; zero without one.
 	State State
-	// Records counts the valid records, Damaged the others that were passed
-	// over; Torn says that the last one was cut short.
+	// Records is the number of valid records.
 	Records int
-	// Damaged counts records whose checksum or body is wrong.
+	// Damaged is the number of records with a wrong checksum or body.
 	Damaged int
-	// Torn says that the file ends within a record.
+	// Torn means that the file ends within a record.
 	Torn bool
 }
 
-// ReadJournal reads a journal's bytes. Only a foreign file or a foreign
+// ReadJournal decodes a journal. Only another file type or an unsupported
 // version is an error.
 func ReadJournal(data []byte) (Contents, error) {
 	var c Contents
 	if len(data) > maxJournal {
-		return c, fmt.Errorf("%w: it has more than %d bytes", ErrJournal, maxJournal)
+		return c, fmt.Errorf("%w: larger than %d bytes", ErrJournal, maxJournal)
 	}
 	if len(data) < headerSize {
 		if !bytes.HasPrefix(append([]byte(journalMagic), 0, 0, 0, journalVersion), data) {
-			return c, fmt.Errorf("%w: it doesn't begin with %q", ErrJournal, journalMagic)
+			return c, fmt.Errorf("%w: no magic %q at the start", ErrJournal, journalMagic)
 		}
 		c.Torn = true
 		return c, nil
 	}
 	if string(data[:len(journalMagic)]) != journalMagic {
-		return c, fmt.Errorf("%w: it doesn't begin with %q", ErrJournal, journalMagic)
+		return c, fmt.Errorf("%w: no magic %q at the start", ErrJournal, journalMagic)
 	}
 	if v := binary.BigEndian.Uint32(data[len(journalMagic):]); v < journalOldest || v > journalNewest {
 		return c, fmt.Errorf("%w: version is %d, want %d to %d", ErrJournal, v, journalOldest, journalNewest)
@@ -157,7 +153,7 @@ func ReadJournal(data []byte) (Contents, error) {
 	return c, nil
 }
 
-// record reads one record and returns its size; false ends the reading.
+// record decodes one record and returns its size; false ends the journal.
 func (c *Contents) record(rest []byte) (int, bool) {
 	if len(rest) < frameSize {
 		c.Torn = true
@@ -185,13 +181,13 @@ func (c *Contents) record(rest []byte) (int, bool) {
 
 func crcOf(body []byte) uint32 { return crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)) }
 
-// check says whether the core can work with a state that was read.
+// check returns an error for a decoded state that the core can't process.
 func (s State) check() error {
 	if op := s.Op; op != nil && (op.Index < 0 || op.Index >= len(op.Plan)) {
 		return fmt.Errorf("operation %s is at phase %d of %d", op.ID, op.Index+1, len(op.Plan))
 	}
 	if s.Op == nil && s.Next != nil {
-		return errors.New("an operation waits for none")
+		return errors.New("an operation waits, but none is running")
 	}
 	return nil
 }
@@ -203,7 +199,7 @@ func frame(s State) ([]byte, error) {
 		return nil, fmt.Errorf("encode the journal's record: %w", err)
 	}
 	if len(body) > maxRecord {
-		return nil, fmt.Errorf("the journal's record has %d bytes, at most %d are taken", len(body), maxRecord)
+		return nil, fmt.Errorf("encode the journal's record: %d bytes, at most %d are allowed", len(body), maxRecord)
 	}
 	out := make([]byte, frameSize, frameSize+len(body))
 	binary.BigEndian.PutUint32(out, uint32(len(body))) //nolint:gosec // bounded above.
@@ -218,7 +214,7 @@ func (j *Journal) State() State {
 	return j.state.clone()
 }
 
-// StartIn is which start of the agent in that boot the next Serve is, from 1.
+// StartIn returns the number of the next agent start in that boot, from 1.
 func (j *Journal) StartIn(bootID string) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -228,10 +224,10 @@ func (j *Journal) StartIn(bootID string) uint64 {
 	return j.state.Starts + 1
 }
 
-// Damaged is how many records were unreadable when the journal was opened.
+// Damaged returns the number of damaged records at opening.
 func (j *Journal) Damaged() int { return j.damaged }
 
-// Append makes s the last state: it's on disk when Append returns nil.
+// Append stores s as the last state; it's on disk when Append returns nil.
 func (j *Journal) Append(s State) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -250,7 +246,7 @@ func (j *Journal) Append(s State) error {
 		return nil
 	}
 	if err := j.write(record); err != nil {
-		// What is on disk now is unknown: begin a new file with the next try.
+		// The content of the file is now unknown: the next Append writes a new file.
 		err = errors.Join(fmt.Errorf("write the journal: %w", err), j.file.Close())
 		j.file = nil
 		return err
@@ -267,8 +263,9 @@ func (j *Journal) write(record []byte) error {
 	return j.file.Sync()
 }
 
-// rewrite puts a new file with the state alone in the old one's place; the
-// lock is held, or nobody else has the journal yet.
+// rewrite replaces the file with one that contains only the current state. The
+// caller holds the lock or is the only user. It doesn't use files.Write because
+// the new file stays open for appending.
 func (j *Journal) rewrite() error {
 	record, err := frame(j.state)
 	if err != nil {
@@ -300,7 +297,7 @@ func (j *Journal) rewrite() error {
 	return err
 }
 
-// syncDir makes a rename in a directory last.
+// syncDir persists a rename in a directory.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -309,7 +306,7 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Close closes the files and lets another process open the journal.
+// Close closes the files and releases the lock.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

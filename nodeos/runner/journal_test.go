@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// exampleState is a state with something in every field.
+// exampleState returns a state with all fields set.
 func exampleState(tb testing.TB, n int) State {
 	tb.Helper()
 	r := nodeos.UpgradeRequest{
@@ -51,7 +51,7 @@ func exampleState(tb testing.TB, n int) State {
 	}
 }
 
-// journalBytes is a journal with n records.
+// journalBytes returns a journal with n records.
 func journalBytes(tb testing.TB, n int) []byte {
 	tb.Helper()
 	out := binary.BigEndian.AppendUint32([]byte(journalMagic), journalVersion)
@@ -67,7 +67,7 @@ func journalBytes(tb testing.TB, n int) []byte {
 	return out
 }
 
-func TestAJournalCutAnywhereHasAWholeState(t *testing.T) {
+func TestJournalTruncatedAnywhereYieldsACompleteState(t *testing.T) {
 	data := journalBytes(t, 3)
 	record := (len(data) - headerSize) / 3
 	for n := range data {
@@ -79,12 +79,12 @@ func TestAJournalCutAnywhereHasAWholeState(t *testing.T) {
 			t.Fatalf("cut at %d: %d records and %d damaged, want %d and 0", n, c.Records, c.Damaged, want)
 		}
 		if c.Records > 0 && c.State.Number != uint64(c.Records-1) {
-			t.Fatalf("cut at %d: the state is number %d of %d", n, c.State.Number, c.Records)
+			t.Fatalf("cut at %d: state number is %d, want %d", n, c.State.Number, c.Records)
 		}
 	}
 }
 
-func TestADamagedByteCostsAtMostItsRecordOrWhatFollows(t *testing.T) {
+func TestDamagedByteLosesAtMostItsRecordOrTheFollowingOnes(t *testing.T) {
 	data := journalBytes(t, 3)
 	record := (len(data) - headerSize) / 3
 	for i := headerSize; i < len(data); i += 5 {
@@ -101,7 +101,7 @@ func TestADamagedByteCostsAtMostItsRecordOrWhatFollows(t *testing.T) {
 	}
 }
 
-func TestForeignFilesAndVersionsAreRefusedAndTheNextOneIsRead(t *testing.T) {
+func TestJournalRejectsOtherFilesAndUnsupportedVersions(t *testing.T) {
 	data := journalBytes(t, 1)
 	version := func(v uint32) []byte {
 		out := bytes.Clone(data)
@@ -116,8 +116,8 @@ func TestForeignFilesAndVersionsAreRefusedAndTheNextOneIsRead(t *testing.T) {
 		"the next version": {version(journalVersion + 1), true},
 		"the one after":    {version(journalVersion + 2), false},
 		"no version":       {version(0), false},
-		"another file":     {[]byte("#!/bin/sh\necho hello, I'm no journal\n"), false},
-		"nothing":          {nil, true},
+		"another file":     {[]byte("#!/bin/sh\necho hello, not a journal\n"), false},
+		"empty":            {nil, true},
 	} {
 		if _, err := ReadJournal(tc.data); (err == nil) != tc.ok || (err != nil && !errors.Is(err, ErrJournal)) {
 			t.Errorf("%s: %v", name, err)
@@ -125,7 +125,7 @@ func TestForeignFilesAndVersionsAreRefusedAndTheNextOneIsRead(t *testing.T) {
 	}
 }
 
-func TestAStateOfTheNextVersionMayHaveMoreFields(t *testing.T) {
+func TestStateOfTheNextVersionMayHaveMoreFields(t *testing.T) {
 	record, err := frame(exampleState(t, 1))
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestAStateOfTheNextVersionMayHaveMoreFields(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the golden journal")
 
-func TestTheGoldenJournalIsStillRead(t *testing.T) {
+func TestGoldenJournalIsReadable(t *testing.T) {
 	name := filepath.Join("testdata", "journal-v1")
 	if *update {
 		if err := os.WriteFile(name, journalBytes(t, 2), 0o600); err != nil {
@@ -177,7 +177,7 @@ func open(t *testing.T, dir string) *Journal {
 	return j
 }
 
-func TestAJournalOutlivesItsProcess(t *testing.T) {
+func TestJournalPersistsAcrossRestarts(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	id := j.State().InstallationID
@@ -190,7 +190,7 @@ func TestAJournalOutlivesItsProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := OpenJournal(dir); err == nil {
-		t.Error("two processes have the same journal")
+		t.Error("the journal was opened twice")
 	}
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestAJournalOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-func TestATornTailIsCutOffAndWrittenOver(t *testing.T) {
+func TestTornRecordIsDiscardedAndOverwritten(t *testing.T) {
 	dir := t.TempDir()
 	data := journalBytes(t, 2)
 	if err := os.WriteFile(filepath.Join(dir, journalName), data[:len(data)-5], 0o600); err != nil {
@@ -234,7 +234,7 @@ func TestATornTailIsCutOffAndWrittenOver(t *testing.T) {
 	}
 }
 
-func TestAJournalStaysSmall(t *testing.T) {
+func TestJournalIsCompacted(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	for i := range 1000 {
@@ -244,7 +244,7 @@ func TestAJournalStaysSmall(t *testing.T) {
 	}
 	info, err := os.Stat(filepath.Join(dir, journalName))
 	if err != nil || info.Size() > compactSize {
-		t.Errorf("1000 records make %d bytes, %v", info.Size(), err)
+		t.Errorf("1000 records: %d bytes, %v", info.Size(), err)
 	}
 	if got := j.State().Number; got != 1000 {
 		t.Errorf("the last record is number %d", got)
@@ -254,13 +254,13 @@ func TestAJournalStaysSmall(t *testing.T) {
 	}
 }
 
-func TestAFullDiskLeavesTheLastState(t *testing.T) {
+func TestFailedWriteKeepsTheLastState(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	if err := j.Append(exampleState(t, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.file.Close(); err != nil { // what a broken disk does to a write
+	if err := j.file.Close(); err != nil { // emulates a failing disk
 		t.Fatal(err)
 	}
 	if err := j.Append(exampleState(t, 2)); err == nil {
@@ -294,7 +294,7 @@ func FuzzReadJournal(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Whatever was read, the core can go on with it.
+		// The core must accept any decoded state.
 		s, _ := Step(c.State, Started{Inventory: nodeos.Inventory{BootID: "b", Booted: nodeos.Booted{Digest: digest("1.0.0")}}}, epoch)
 		s, _ = Step(s, Ticked{}, epoch.Add(time.Hour))
 		ActivityOf(s, epoch)
@@ -302,8 +302,7 @@ func FuzzReadJournal(f *testing.F) {
 	})
 }
 
-// FuzzResumeFromAnyRecord begins with a record whose checksum is right and
-// whose body is anything.
+// FuzzResumeFromAnyRecord decodes records with a valid checksum and any body.
 func FuzzResumeFromAnyRecord(f *testing.F) {
 	for i := range 2 {
 		record, err := frame(exampleState(f, i))

@@ -31,20 +31,20 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// shelf is an image source: images by digest, some of them signed.
-type shelf struct {
+// imageStore is an in-memory ImageSource with signed and unsigned images.
+type imageStore struct {
 	mu      sync.Mutex
 	content map[string][]byte
 	signed  map[string]bool
 	fetched int
 }
 
-func (s *shelf) Verify(_ context.Context, ref nodeos.ImageRef) (tasks.Verified, error) {
+func (s *imageStore) Verify(_ context.Context, ref nodeos.ImageRef) (tasks.Verified, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	data, ok := s.content[ref.Digest]
 	if !ok {
-		return tasks.Verified{}, fmt.Errorf("%s: not there", ref)
+		return tasks.Verified{}, fmt.Errorf("%s not found", ref)
 	}
 	if !s.signed[ref.Digest] {
 		return tasks.Verified{}, nodeos.Refuse("Unsigned", "%s has no signature", ref)
@@ -53,30 +53,30 @@ func (s *shelf) Verify(_ context.Context, ref nodeos.ImageRef) (tasks.Verified, 
 	return tasks.Verified{Image: image, Proof: data}, err
 }
 
-func (s *shelf) Fetch(_ context.Context, v tasks.Verified) (io.ReadCloser, error) {
+func (s *imageStore) Fetch(_ context.Context, v tasks.Verified) (io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fetched++
 	data, ok := v.Proof.([]byte)
 	if !ok {
-		return nil, errors.New("not verified here")
+		return nil, errors.New("image was not verified by this store")
 	}
 	return io.NopCloser(bytes.NewReader(data)), nil
 }
 
-// rig is a simulated machine with its agent's parts, started again and again
-// as a supervisor would.
-type rig struct {
+// env is a simulated machine with an agent, which is restarted as a supervisor
+// would.
+type env struct {
 	t        *testing.T
 	dir      string
-	shelf    *shelf
+	images   *imageStore
 	platform string
 	policy   Policy
-	// onEvent, if not nil, sees each published event.
+	// onEvent, if set, receives each published event.
 	onEvent func(nodeos.Payload)
-	// power, if not nil, is the machine's power switch.
+	// power, if set, is called before each write of the machine.
 	power func(point string) error
-	// registry, if not nil, changes the tasks.
+	// registry, if set, changes the tasks.
 	registry func(Registry)
 
 	mu    sync.Mutex // guards onEvent and seen
@@ -85,12 +85,12 @@ type rig struct {
 	seen  []nodeos.Payload
 }
 
-func newRig(t *testing.T) *rig {
+func newEnv(t *testing.T) *env {
 	t.Helper()
-	r := &rig{t: t, dir: t.TempDir(), platform: "metal", shelf: &shelf{content: map[string][]byte{}, signed: map[string]bool{}}}
-	image, content := r.image(sim.Document{Product: "os", Version: "1.0.0"})
-	must(t, sim.Create(filepath.Join(r.dir, "machine"), image, content))
-	return r
+	e := &env{t: t, dir: t.TempDir(), platform: "metal", images: &imageStore{content: map[string][]byte{}, signed: map[string]bool{}}}
+	image, content := e.image(sim.Document{Product: "os", Version: "1.0.0"})
+	must(t, sim.Create(filepath.Join(e.dir, "machine"), image, content))
+	return e
 }
 
 func must(t *testing.T, err error) {
@@ -100,34 +100,34 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// image puts a signed image on the shelf.
-func (r *rig) image(d sim.Document) (nodeos.Image, []byte) {
-	r.t.Helper()
+// image adds a signed image to the store.
+func (e *env) image(d sim.Document) (nodeos.Image, []byte) {
+	e.t.Helper()
 	content, err := json.Marshal(d)
-	must(r.t, err)
+	must(e.t, err)
 	image, err := sim.ImageOf("registry.test/os", content)
-	must(r.t, err)
-	r.shelf.content[image.Ref.Digest], r.shelf.signed[image.Ref.Digest] = content, true
+	must(e.t, err)
+	e.images.content[image.Ref.Digest], e.images.signed[image.Ref.Digest] = content, true
 	return image, content
 }
 
-// listen shows each event from now on to f.
-func (r *rig) listen(f func(nodeos.Payload)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.onEvent = f
+// observe calls f with each later event.
+func (e *env) observe(f func(nodeos.Payload)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.onEvent = f
 }
 
-// boot switches the machine off and on.
-func (r *rig) boot() {
-	r.t.Helper()
+// boot power-cycles the machine.
+func (e *env) boot() {
+	e.t.Helper()
 	var err error
-	r.last, err = sim.Boot(r.t.Context(), filepath.Join(r.dir, "machine"), sim.BootOptions{})
-	must(r.t, err)
-	r.boots++
+	e.last, err = sim.Boot(e.t.Context(), filepath.Join(e.dir, "machine"), sim.BootOptions{})
+	must(e.t, err)
+	e.boots++
 }
 
-// tee publishes to a ring and shows each payload to the rig.
+// tee publishes to a ring and to see.
 type tee struct {
 	*events.Ring
 	see func(nodeos.Payload)
@@ -138,57 +138,56 @@ func (p tee) Publish(id string, payload nodeos.Payload) {
 	p.see(payload)
 }
 
-// agent makes the agent's parts; stop ends what they hold.
-func (r *rig) agent(ctx context.Context) (c *Controller, stop func()) {
-	r.t.Helper()
-	host, err := sim.Open(sim.Config{Dir: filepath.Join(r.dir, "machine"), Power: r.power})
-	must(r.t, err)
-	journal, err := OpenJournal(filepath.Join(r.dir, "agent"))
-	must(r.t, err)
-	ring, err := events.New(events.Config{BootID: r.last.BootID, First: events.FirstOf(journal.StartIn(r.last.BootID)), Now: time.Now})
-	must(r.t, err)
+// agent returns a new controller; stop closes its parts.
+func (e *env) agent(ctx context.Context) (c *Controller, stop func()) {
+	e.t.Helper()
+	host, err := sim.Open(sim.Config{Dir: filepath.Join(e.dir, "machine"), Power: e.power})
+	must(e.t, err)
+	journal, err := OpenJournal(filepath.Join(e.dir, "agent"))
+	must(e.t, err)
+	ring, err := events.New(events.Config{BootID: e.last.BootID, First: events.FirstOf(journal.StartIn(e.last.BootID)), Now: time.Now})
+	must(e.t, err)
 	logging, err := logs.NewManager(ctx, logs.Config{Now: time.Now})
-	must(r.t, err)
-	where, err := platform.New(r.platform, platform.Config{Dir: r.dir, Hostname: os.Hostname, Addresses: func() ([]net.Addr, error) { return nil, nil }})
-	must(r.t, err)
-	cfg, err := config.Open(filepath.Join(r.dir, "machine.yaml"), nil)
-	must(r.t, err)
-	all, err := tasks.All(tasks.Config{Host: host, Images: r.shelf, Platform: where})
-	must(r.t, err)
-	if r.registry != nil {
-		r.registry(all)
+	must(e.t, err)
+	where, err := platform.New(e.platform, platform.Config{Dir: e.dir, Hostname: os.Hostname, Addresses: func() ([]net.Addr, error) { return nil, nil }})
+	must(e.t, err)
+	cfg, err := config.Open(filepath.Join(e.dir, "machine.yaml"), nil)
+	must(e.t, err)
+	all, err := tasks.All(tasks.Config{Host: host, Images: e.images, Platform: where})
+	must(e.t, err)
+	if e.registry != nil {
+		e.registry(all)
 	}
 	machine := NewMachine(cfg)
 	see := func(p nodeos.Payload) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.seen = append(r.seen, p)
-		if r.onEvent != nil {
-			r.onEvent(p)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.seen = append(e.seen, p)
+		if e.onEvent != nil {
+			e.onEvent(p)
 		}
 	}
 	rt, err := NewRuntime(RuntimeConfig{
 		Config: cfg, Platform: where, Machine: machine, Journal: journal, Events: tee{ring, see}, Logging: logging, NodeName: "node-1",
 	})
-	must(r.t, err)
+	must(e.t, err)
 	c, err = New(Config{
 		HostID: "host-1", Host: host, Tasks: all, Journal: journal, Runtime: rt, Machine: machine,
-		Policy: r.policy, Now: time.Now, Log: zap.NewNop(),
+		Policy: e.policy, Now: time.Now, Log: zap.NewNop(),
 	})
-	must(r.t, err)
+	must(e.t, err)
 	return c, func() {
-		must(r.t, logging.Close())
-		must(r.t, journal.Close())
+		must(e.t, logging.Close())
+		must(e.t, journal.Close())
 	}
 }
 
-// live runs the agent's process once, with f beside it, and returns how Serve
-// ended. When f returns the process ends.
-func (r *rig) live(f func(ctx context.Context, c *Controller)) error {
-	r.t.Helper()
-	ctx, cancel := context.WithCancel(r.t.Context())
+// runAgent runs the agent until f returns and returns the result of Serve.
+func (e *env) runAgent(f func(ctx context.Context, c *Controller)) error {
+	e.t.Helper()
+	ctx, cancel := context.WithCancel(e.t.Context())
 	defer cancel()
-	c, stop := r.agent(ctx)
+	c, stop := e.agent(ctx)
 	defer stop()
 	served := make(chan error, 1)
 	go func() { served <- c.Serve(ctx) }()
@@ -197,31 +196,31 @@ func (r *rig) live(f func(ctx context.Context, c *Controller)) error {
 	return <-served
 }
 
-// until plays the supervisor: it runs the agent, and boots the machine each
-// time that it goes down, until f says that all is done.
-func (r *rig) until(f func(ctx context.Context, c *Controller) (done bool)) {
-	r.t.Helper()
-	if r.boots == 0 {
-		r.boot()
+// runUntil acts as the supervisor: it runs the agent and boots the machine after
+// each restart until f returns true.
+func (e *env) runUntil(f func(ctx context.Context, c *Controller) (done bool)) {
+	e.t.Helper()
+	if e.boots == 0 {
+		e.boot()
 	}
 	for range 50 {
 		done := false
-		err := r.live(func(ctx context.Context, c *Controller) { done = f(ctx, c) })
+		err := e.runAgent(func(ctx context.Context, c *Controller) { done = f(ctx, c) })
 		if done {
 			return
 		}
 		if err == nil || nodeos.IsRebootError(err) {
 			if nodeos.IsRebootError(err) {
-				r.boot()
+				e.boot()
 			}
 			continue
 		}
-		r.t.Fatalf("the agent ended with %v", err)
+		e.t.Fatalf("the agent ended: %v", err)
 	}
-	r.t.Fatal("50 starts of the agent and no end")
+	e.t.Fatal("not done after 50 starts of the agent")
 }
 
-// upgrade is an order for an image.
+// upgrade returns a request for an image.
 func upgrade(id string, image nodeos.Image) nodeos.UpgradeRequest {
 	return nodeos.UpgradeRequest{
 		Order: nodeos.Order{OperationID: id, Caller: "test"}, Image: image.Ref, Product: image.Product, Version: image.Version,
@@ -229,26 +228,25 @@ func upgrade(id string, image nodeos.Image) nodeos.UpgradeRequest {
 	}
 }
 
-// settle gives an order once and returns its operation at rest: done, or on
-// trial, or paused.
-func (r *rig) settle(seq nodeos.Sequence, req nodeos.Request) nodeos.OperationStatus {
-	r.t.Helper()
-	return r.follow(seq, req, func(s nodeos.OperationStatus) bool {
+// settle runs an order until its operation is done, on trial or paused.
+func (e *env) settle(seq nodeos.Sequence, req nodeos.Request) nodeos.OperationStatus {
+	e.t.Helper()
+	return e.follow(seq, req, func(s nodeos.OperationStatus) bool {
 		return s.State.Done() || s.State == nodeos.OperationOnTrial || s.State == nodeos.OperationPaused
 	})
 }
 
-// follow gives an order, again in each life of the agent, until it fits.
-func (r *rig) follow(seq nodeos.Sequence, req nodeos.Request, fits func(nodeos.OperationStatus) bool) nodeos.OperationStatus {
-	r.t.Helper()
+// follow runs an order, again after each agent restart, until it fits.
+func (e *env) follow(seq nodeos.Sequence, req nodeos.Request, fits func(nodeos.OperationStatus) bool) nodeos.OperationStatus {
+	e.t.Helper()
 	var st nodeos.OperationStatus
-	r.until(func(ctx context.Context, c *Controller) bool {
+	e.runUntil(func(ctx context.Context, c *Controller) bool {
 		if _, err := c.Run(ctx, seq, req); err != nil {
 			if st, ok := c.Operation(req.Header().OperationID); ok || ctx.Err() != nil {
-				r.t.Logf("%s again: %v (%s)", seq, err, st.State)
+				e.t.Logf("%s again: %v (%s)", seq, err, st.State)
 				return false
 			}
-			r.t.Fatalf("%s: %v", seq, err)
+			e.t.Fatalf("%s: %v", seq, err)
 		}
 		var err error
 		st, err = c.Wait(ctx, req.Header().OperationID, fits)
@@ -257,14 +255,14 @@ func (r *rig) follow(seq nodeos.Sequence, req nodeos.Request, fits func(nodeos.O
 	return st
 }
 
-// decide gives a verdict on an operation and returns it when it's done.
-func (r *rig) decide(id string, v nodeos.Verdict) nodeos.OperationStatus {
-	r.t.Helper()
+// decide gives a verdict and returns the operation when it's done.
+func (e *env) decide(id string, v nodeos.Verdict) nodeos.OperationStatus {
+	e.t.Helper()
 	var st nodeos.OperationStatus
 	given := false
-	r.until(func(ctx context.Context, c *Controller) bool {
+	e.runUntil(func(ctx context.Context, c *Controller) bool {
 		if !given {
-			must(r.t, c.Decide(ctx, nodeos.Decision{Order: nodeos.Order{OperationID: id, Caller: "test"}, Verdict: v}))
+			must(e.t, c.Decide(ctx, nodeos.Decision{Order: nodeos.Order{OperationID: id, Caller: "test"}, Verdict: v}))
 			given = true
 		}
 		var err error
@@ -274,15 +272,15 @@ func (r *rig) decide(id string, v nodeos.Verdict) nodeos.OperationStatus {
 	return st
 }
 
-// facts are the host's facts now.
-func (r *rig) facts() nodeos.HostFacts {
-	r.t.Helper()
+// facts returns the current facts of the host.
+func (e *env) facts() nodeos.HostFacts {
+	e.t.Helper()
 	var f nodeos.HostFacts
-	r.until(func(ctx context.Context, c *Controller) bool {
+	e.runUntil(func(ctx context.Context, c *Controller) bool {
 		<-c.started
 		var err error
 		f, err = c.Facts(ctx)
-		must(r.t, err)
+		must(e.t, err)
 		return true
 	})
 	return f

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// isRefusal says whether an error is a decision rather than a mishap.
+// isRefusal reports whether an error is a refusal.
 func isRefusal(err error) bool {
 	var r *nodeos.Refusal
 	return errors.As(err, &r)
@@ -25,7 +25,7 @@ func isRefusal(err error) bool {
 // errPanic marks an error that was a panic.
 var errPanic = errors.New("panic")
 
-// phaseRun is all that running a phase's tasks needs.
+// phaseRun contains the inputs for running a phase's tasks.
 type phaseRun struct {
 	registry  Registry
 	runtime   nodeos.Runtime
@@ -67,8 +67,7 @@ func (r phaseRun) together(ctx context.Context, tasks []nodeos.Task) error {
 	return first
 }
 
-// inOrder runs tasks one after another, all of them, and returns the first
-// error.
+// inOrder runs all tasks one after another and returns the first error.
 func (r phaseRun) inOrder(ctx context.Context, tasks []nodeos.Task) error {
 	ctx, cancel := r.bounded(ctx)
 	defer cancel()
@@ -81,7 +80,7 @@ func (r phaseRun) inOrder(ctx context.Context, tasks []nodeos.Task) error {
 	return first
 }
 
-// bounded is ctx with the phase's timeout.
+// bounded returns ctx with the phase's timeout.
 func (r phaseRun) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if r.timeout <= 0 {
 		return context.WithCancel(ctx)
@@ -89,8 +88,7 @@ func (r phaseRun) bounded(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("phase %s took longer than %s", r.phase, r.timeout))
 }
 
-// task runs one task, tells the events about it, and turns a panic into an
-// error.
+// task runs one task, publishes its events, and converts a panic to an error.
 func (r phaseRun) task(ctx context.Context, task nodeos.Task, index, count int) error {
 	run, name, err := r.registry.setup(r.sequence, task, r.call)
 	if err != nil {
@@ -123,7 +121,7 @@ func (r phaseRun) task(ctx context.Context, task nodeos.Task, index, count int) 
 	return err
 }
 
-// contained calls f and returns its error, or what it panicked with.
+// contained calls f and returns its error, or its panic as an error.
 func contained(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -15,12 +15,11 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// model is a machine of two slots, as simple as can be, under the pure core:
-// it does what phases say, one task after another, and anything may go wrong
-// between two of them.
+// model is a minimal machine with two slots that executes the activities of the
+// pure core; a fault may occur between any two tasks.
 type model struct {
 	t     *rapid.T
-	s     State // what the journal holds
+	s     State // the journaled state
 	now   time.Time
 	boots int
 
@@ -30,8 +29,8 @@ type model struct {
 	trying  bool // the other slot boots next
 	tries   int
 	running string
-	sick    map[string]bool // versions that fail their checks
-	hangs   map[string]bool // versions that never come up
+	sick    map[string]bool // versions that fail their health checks
+	hangs   map[string]bool // versions that never boot
 	acts    map[string]int  // activations by operation
 }
 
@@ -45,7 +44,7 @@ func newModel(t *rapid.T) *model {
 	return m
 }
 
-// power switches the machine off and on.
+// power power-cycles the machine.
 func (m *model) power() {
 	for {
 		m.boots++
@@ -85,8 +84,8 @@ func (m *model) inventory() nodeos.Inventory {
 	return inv
 }
 
-// step gives the core an event, checks that it didn't touch its input, and
-// writes and reads the journal's record.
+// step applies an event, checks that its input is unchanged, and round-trips the
+// new state through a journal record.
 func (m *model) step(e Event) {
 	before, err := json.Marshal(m.s)
 	if err != nil {
@@ -106,7 +105,7 @@ func (m *model) take(next State, actions []Action) {
 	}
 	var c Contents
 	if _, ok := c.record(record); !ok || c.Records != 1 {
-		m.t.Fatalf("a state that the core made is not readable: %+v", next)
+		m.t.Fatalf("cannot decode a state of the core: %+v", next)
 	}
 	m.s = c.State
 	m.check()
@@ -118,7 +117,7 @@ func (m *model) take(next State, actions []Action) {
 	}
 }
 
-// check holds what is true after every step.
+// check checks the invariants of every step.
 func (m *model) check() {
 	s := m.s
 	for _, d := range s.Denied {
@@ -132,7 +131,7 @@ func (m *model) check() {
 		}
 	}
 	if s.Trial != nil && s.Trial.Boots > maxTrialBoots+4 {
-		m.t.Fatalf("a system on trial booted %d times", s.Trial.Boots)
+		m.t.Fatalf("an OS on trial booted %d times", s.Trial.Boots)
 	}
 }
 
@@ -144,8 +143,8 @@ func cmpVersions(t *rapid.T, a, b string) int {
 	return c
 }
 
-// work does what the state asks for, if anything; the power or the agent may
-// go after any task.
+// work performs the activity of the state, if any; with faults, the power or the
+// agent may fail after any task.
 func (m *model) work(faults bool) bool {
 	a := ActivityOf(m.s, m.now)
 	op := m.s.Op
@@ -184,7 +183,7 @@ func (m *model) work(faults bool) bool {
 	return true
 }
 
-// fault lets the power or the agent go, sometimes.
+// fault randomly fails the power or the agent.
 func (m *model) fault() bool {
 	switch rapid.IntRange(0, 30).Draw(m.t, "fault") {
 	case 0:
@@ -198,7 +197,7 @@ func (m *model) fault() bool {
 	}
 }
 
-// do does a task on the machine.
+// do performs a task on the machine.
 func (m *model) do(task string) *Failure {
 	refuse := func(why string) *Failure { return &Failure{Reason: why, Message: why, Permanent: true} }
 	op := m.s.Op
@@ -217,7 +216,7 @@ func (m *model) do(task string) *Failure {
 		}
 	case nodeos.TaskSetNextBoot:
 		if m.s.Trial == nil {
-			m.t.Fatal("the firmware is told and no trial is armed")
+			m.t.Fatal("boot switch without an armed trial")
 		}
 		if m.running == m.good && m.inSlot == target && !m.trying {
 			m.trying, m.tries = true, 3
@@ -273,10 +272,10 @@ func (m *model) order(seq nodeos.Sequence, r nodeos.Request, opts nodeos.Control
 	}
 }
 
-// TestWhateverHappensAHostComesToRest lets orders, verdicts, crashes, power
-// losses and time happen in any order; then nothing more goes wrong, and all
-// operations must end with the machine where they say.
-func TestWhateverHappensAHostComesToRest(t *testing.T) {
+// TestHostAlwaysReachesAConsistentState applies orders, verdicts, crashes, power
+// losses and time in random order. Then, without further faults, all operations
+// must end in a consistent state.
+func TestHostAlwaysReachesAConsistentState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
 		ids := 0
@@ -319,7 +318,7 @@ func (m *model) verdict(v nodeos.Verdict, id int) {
 	}
 }
 
-// rest lets things happen until nothing does, and looks at the end.
+// rest works until nothing is left to do and checks the final state.
 func (m *model) rest() {
 	for range 500 {
 		if m.work(false) {
@@ -332,16 +331,16 @@ func (m *model) rest() {
 		m.pass(max(at.Sub(m.now), 0))
 	}
 	if m.s.Op != nil || m.s.Next != nil || m.s.Trial != nil {
-		m.t.Fatalf("no rest: op %+v\nnext %+v\ntrial %+v", m.s.Op, m.s.Next, m.s.Trial)
+		m.t.Fatalf("not finished: op %+v\nnext %+v\ntrial %+v", m.s.Op, m.s.Next, m.s.Trial)
 	}
 	if m.running != m.good {
-		m.t.Fatalf("at rest on %s, which is not committed; the good one is %s", m.running, m.good)
+		m.t.Fatalf("finished on %s, which is not committed; the good version is %s", m.running, m.good)
 	}
 	if m.trying {
-		m.t.Fatalf("at rest, and %s boots next, with no dead-man timer", m.inSlot)
+		m.t.Fatalf("finished, but %s boots next without a dead-man timer", m.inSlot)
 	}
 	if got := m.s.Committed[len(m.s.Committed)-1].Version; got != m.good {
-		m.t.Fatalf("the journal says that %s was committed last, the machine says %s", got, m.good)
+		m.t.Fatalf("last committed is %s in the journal, %s on the machine", got, m.good)
 	}
 	for id, n := range m.acts {
 		if n > maxRestarts+1 {
@@ -349,11 +348,11 @@ func (m *model) rest() {
 		}
 	}
 	if m.sick[m.good] || m.hangs[m.good] {
-		m.t.Fatalf("%s is sick and was kept", m.good)
+		m.t.Fatalf("%s is unhealthy but was committed", m.good)
 	}
 }
 
-func TestFencesNeverFall(t *testing.T) {
+func TestFenceNeverDecreases(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var stored nodeos.Fence
 		for range 50 {
@@ -363,7 +362,7 @@ func TestFencesNeverFall(t *testing.T) {
 			}
 			next, err := checkFence(stored, &offered, "c1")
 			if err != nil && next != stored {
-				t.Fatalf("a refused fence %v was stored over %v", offered, stored)
+				t.Fatalf("rejected fence %v replaced %v", offered, stored)
 			}
 			if err == nil && (next != offered || next.Epoch < stored.Epoch || next.ClusterUID != "c1") {
 				t.Fatalf("%v over %v gave %v", offered, stored, next)
@@ -373,7 +372,7 @@ func TestFencesNeverFall(t *testing.T) {
 	})
 }
 
-func TestANewLeaderRepeatsAnOrderUnderItsOwnFence(t *testing.T) {
+func TestNewLeaderRepeatsAnOrderUnderItsOwnFence(t *testing.T) {
 	r := nodeos.PlainRequest{Order: nodeos.Order{OperationID: "a", Caller: "c", Fence: &nodeos.Fence{ClusterUID: "u", Epoch: 1}}}
 	admit := func(s State) (State, nodeos.Ticket) {
 		t.Helper()

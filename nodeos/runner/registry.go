@@ -12,11 +12,11 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Registry resolves the task names of plans. It's filled explicitly, before a
-// controller gets it, and not changed afterwards.
+// Registry maps the task names of plans to tasks. It's filled before a
+// controller uses it and immutable afterwards.
 type Registry map[string]nodeos.TaskSetupFunc
 
-// Check says which tasks of a plan the registry hasn't got.
+// Check returns a refusal that lists the tasks of a plan missing in the registry.
 func (r Registry) Check(plan []nodeos.Phase) error {
 	missing := map[string]bool{}
 	for _, p := range plan {
@@ -33,7 +33,7 @@ func (r Registry) Check(plan []nodeos.Phase) error {
 		strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
 }
 
-// setup prepares a task; a nil function means that it's skipped.
+// setup prepares a task; a nil function skips it.
 func (r Registry) setup(seq nodeos.Sequence, t nodeos.Task, call nodeos.TaskCall) (nodeos.TaskExecutionFunc, string, error) {
 	setup := r[t.Name]
 	if setup == nil {
@@ -47,8 +47,8 @@ func (r Registry) setup(seq nodeos.Sequence, t nodeos.Task, call nodeos.TaskCall
 	return run, name, nil
 }
 
-// failureOf turns an error into data. Refusals are permanent: trying again
-// asks the same question.
+// failureOf converts an error to data. Refusals are permanent: a retry would
+// give the same result.
 func failureOf(err error) *Failure {
 	if err == nil {
 		return nil
@@ -58,7 +58,7 @@ func failureOf(err error) *Failure {
 	return f
 }
 
-// maxMessage bounds an error text that goes into the journal.
+// maxMessage is the maximum length of a journaled error message, in bytes.
 const maxMessage = 2048
 
 func clip(s string) string {
@@ -66,5 +66,5 @@ func clip(s string) string {
 	if len(s) <= maxMessage {
 		return s
 	}
-	return strings.ToValidUTF8(s[:maxMessage], "") + fmt.Sprintf("… (%d bytes more)", len(s)-maxMessage)
+	return strings.ToValidUTF8(s[:maxMessage], "") + fmt.Sprintf("… (%d more bytes)", len(s)-maxMessage)
 }

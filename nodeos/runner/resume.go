@@ -10,11 +10,12 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// clockSlack is how far the clock may be off before a trial's times are taken
-// to be another clock's.
+// clockSlack is the maximum age of a deadline before its times are attributed to
+// a wrong clock.
 const clockSlack = 30 * 24 * time.Hour
 
-// started settles what the machine's boot decided, then goes on.
+// started applies the state of the machine after a start of the agent, then
+// resumes.
 func (t *step) started(inv nodeos.Inventory) {
 	booted := t.s.BootID != inv.BootID
 	if booted {
@@ -30,9 +31,9 @@ func (t *step) started(inv nodeos.Inventory) {
 	t.resume(booted)
 }
 
-// rebase takes out of the state what a jump of the clock made nonsense: a
-// restart in the future, a trial that was armed in it or ended long ago. The
-// boots of a trial are counted, so this can't keep one open for ever.
+// rebase corrects times that a clock jump invalidated: a restart in the future,
+// a trial that was armed in the future or expired long ago. The boot limit of a
+// trial still applies, so this can't keep one open forever.
 func (t *step) rebase() {
 	if t.s.LastRestart.At.After(t.now) {
 		t.s.LastRestart.At = t.now
@@ -43,7 +44,7 @@ func (t *step) rebase() {
 	}
 }
 
-// settle compares the trial with the system that runs.
+// settle compares the trial with the running OS.
 func (t *step) settle(inv nodeos.Inventory) {
 	tr := t.s.Trial
 	if tr == nil {
@@ -54,7 +55,7 @@ func (t *step) settle(inv nodeos.Inventory) {
 		return
 	}
 	switch {
-	case inv.Booted.Confirmed: // committed; the crash was before the record
+	case inv.Booted.Confirmed: // committed; the agent crashed before it was journaled
 		t.committed()
 	case tr.BootID == "":
 		tr.BootID, tr.Boots = inv.BootID, 1
@@ -63,31 +64,30 @@ func (t *step) settle(inv nodeos.Inventory) {
 		tr.Boots++
 		if !t.s.Op.takesDown() {
 			tr.Unordered++
-			t.publishTrial("unordered-reboot", fmt.Sprintf("boot %d of the system on trial", tr.Boots))
+			t.publishTrial("unordered-reboot", fmt.Sprintf("boot %d of the OS on trial", tr.Boots))
 		}
 	}
 }
 
-// takesDown says whether the operation is where it takes the machine down.
+// takesDown reports whether the operation is in the phase that restarts the machine.
 func (o *Operation) takesDown() bool { return o != nil && o.Index == o.bootIndex() }
 
-// settleElsewhere decides what it means that another system runs than the one
-// on trial.
+// settleElsewhere handles a running OS other than the one on trial.
 func (t *step) settleElsewhere(inv nodeos.Inventory) {
 	tr, op := t.s.Trial, t.s.Op
 	if inv.BootID == tr.FromBootID {
 		return // not activated yet
 	}
 	if op != nil && op.Back {
-		return // as it was meant; the way back ends the trial
+		return // expected: the rollback ends the trial
 	}
 	slot, known := inv.SlotOf(tr.Image.Ref.Digest)
 	tried := tr.BootID != "" || (known && slot.State == nodeos.SlotBad) ||
 		!t.ofTrial(op) || op.Index >= op.bootIndex()
 	if !tried {
-		return // the power went before the firmware was told
+		return // power was lost before the boot switch
 	}
-	why := fmt.Sprintf("%s %s did not stay up: the machine is back on %s", tr.Image.Product, tr.Image.Version, inv.Booted.Version)
+	why := fmt.Sprintf("%s %s failed to boot or crashed: the machine fell back to %s", tr.Image.Product, tr.Image.Version, inv.Booted.Version)
 	t.publishTrial("fell-back", why)
 	ours := t.ofTrial(op)
 	t.deny(tr, why)
@@ -96,23 +96,23 @@ func (t *step) settleElsewhere(inv nodeos.Inventory) {
 	}
 }
 
-// resume goes on with the open operation.
+// resume continues the open operation.
 func (t *step) resume(booted bool) {
 	op := t.s.Op
 	if op == nil || op.Stop != nil && op.State != nodeos.OperationRebooting {
 		return
 	}
 	if ours := t.onTrial() && t.ofTrial(op); ours && t.s.Trial.Boots > maxTrialBoots && !op.Back {
-		t.goBack("TooManyBoots", fmt.Sprintf("the system on trial booted %d times", t.s.Trial.Boots))
+		t.goBack("TooManyBoots", fmt.Sprintf("the OS on trial booted %d times", t.s.Trial.Boots))
 		return
 	} else if ours && op.Back && op.bootIndex() < 0 {
-		t.goBack(op.Reason, op.Message) // it booted while it was disarmed
+		t.goBack(op.Reason, op.Message) // the OS booted during the disarm phase
 		return
 	}
 	switch op.State {
 	case nodeos.OperationPaused, nodeos.OperationWaiting:
 	case nodeos.OperationUndoing:
-		if t.onTrial() && t.ofTrial(op) { // it booted while it was undone
+		if t.onTrial() && t.ofTrial(op) { // the OS booted during the compensations
 			t.goBack(op.Reason, op.Message)
 		}
 	case nodeos.OperationOnTrial:
@@ -122,29 +122,29 @@ func (t *step) resume(booted bool) {
 	}
 }
 
-// resumeTrial looks at a system on trial again after a boot.
+// resumeTrial verifies an OS on trial again after a boot.
 func (t *step) resumeTrial(booted bool) {
 	switch {
-	case t.s.Trial == nil: // committed; the crash was before the record
+	case t.s.Trial == nil: // committed; the agent crashed before it was journaled
 		t.finishWell()
 	case booted:
 		t.enter(t.s.Op.bootIndex() + 1)
 	}
 }
 
-// resumeRunning goes on with a phase that a crash or a boot interrupted.
+// resumeRunning resumes a phase that a crash or a boot interrupted.
 func (t *step) resumeRunning(booted bool) {
 	op := t.s.Op
 	boot := op.bootIndex()
 	op.Restarts++
 	t.publish(op.ID, nodeos.EventSequenceStart{Sequence: op.Sequence, Phases: len(op.Plan), Resumed: true})
 	switch {
-	case booted && op.Index == boot: // the boot that was ordered
+	case booted && op.Index == boot: // the ordered boot
 		op.Restarts--
 		t.arrive(boot + 1)
 	case op.phase().Effect == nodeos.EffectCommit && t.s.Trial == nil:
 		t.enter(op.Index + 1)
-	case op.Restarts > maxRestarts && !op.Back: // the way back is gone to its end
+	case op.Restarts > maxRestarts && !op.Back: // a rollback is never aborted
 		op.Stop = nil
 		t.abort("TooManyRestarts", fmt.Sprintf("phase %s was interrupted %d times", op.Phase, op.Restarts))
 	case booted && op.Index > boot && boot >= 0:
@@ -159,7 +159,7 @@ func (t *step) resumeRunning(booted bool) {
 	}
 }
 
-// arrive enters the phase after the boot, or lets a waiting operation go on.
+// arrive enters the phase after the boot, or lets a waiting operation start.
 func (t *step) arrive(i int) {
 	op := t.s.Op
 	if stop := op.Stop; stop != nil && stop.Takeover {
@@ -170,8 +170,8 @@ func (t *step) arrive(i int) {
 	t.enter(i)
 }
 
-// arrived says whether a boot that came before its phase brought the machine
-// where that phase would have.
+// arrived reports whether a boot before the reboot phase had the same result as
+// that phase.
 func (t *step) arrived() bool {
 	op := t.s.Op
 	switch {
@@ -185,7 +185,7 @@ func (t *step) arrived() bool {
 		return t.s.Running.Digest != op.From
 	case op.Sequence == nodeos.SequenceUpgrade || op.Sequence == nodeos.SequenceInstall:
 		return false
-	default: // reboot, shutdown: the machine has been down
+	default: // reboot, shutdown: the machine was down
 		return true
 	}
 }

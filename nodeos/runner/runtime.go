@@ -11,30 +11,29 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// RuntimeConfig is what a Runtime is made of.
+// RuntimeConfig configures a Runtime.
 type RuntimeConfig struct {
 	// Config holds the machine configuration.
 	Config nodeos.ConfigManager
-	// Platform is where the host runs.
+	// Platform is the platform of the host.
 	Platform nodeos.Platform
-	// Machine is the machine's state; the same one that Config.Machine of a
-	// Controller keeps up to date.
+	// Machine is the machine's state, the same as Config.Machine of the
+	// Controller, which keeps it up to date.
 	Machine nodeos.MachineState
-	// Journal says what the host knows of its cluster.
+	// Journal contains the fence of the host's cluster.
 	Journal *Journal
-	// Resources are the host's resources; may be nil.
+	// Resources are the host's resources; optional.
 	Resources nodeos.V1Alpha2State
-	// Events and Logging are the host's event stream and logs.
+	// Events is the host's event stream.
 	Events nodeos.EventStream
 	// Logging are the host's logs.
 	Logging nodeos.LoggingManager
-	// NodeName is the node's name where the configuration has none.
+	// NodeName is the node name if the configuration has none.
 	NodeName string
 }
 
-// Runtime joins the parts of a host for its tasks; it implements
-// nodeos.Runtime and nodeos.State. It's safe for several goroutines as far as
-// its parts are.
+// Runtime combines the parts of a host for its tasks; it implements
+// nodeos.Runtime and nodeos.State. It's safe for concurrent use if its parts are.
 type Runtime struct {
 	nodeos.ConfigManager
 	cfg RuntimeConfig
@@ -45,10 +44,10 @@ var (
 	_ nodeos.State   = (*Runtime)(nil)
 )
 
-// NewRuntime joins the parts.
+// NewRuntime returns a Runtime of the given parts.
 func NewRuntime(cfg RuntimeConfig) (*Runtime, error) {
 	if cfg.Config == nil || cfg.Platform == nil || cfg.Machine == nil || cfg.Journal == nil || cfg.Events == nil || cfg.Logging == nil {
-		return nil, errors.New("a runtime needs configuration, platform, machine, journal, events and logs")
+		return nil, errors.New("runtime configuration: Config, Platform, Machine, Journal, Events and Logging are required")
 	}
 	return &Runtime{ConfigManager: cfg.Config, cfg: cfg}, nil
 }
@@ -62,8 +61,8 @@ func (r *Runtime) Events() nodeos.EventStream { return r.cfg.Events }
 // Logging implements nodeos.Runtime.
 func (r *Runtime) Logging() nodeos.LoggingManager { return r.cfg.Logging }
 
-// NodeName implements nodeos.Runtime: the configuration's node name, its host
-// name, or the name that the runtime was made with.
+// NodeName implements nodeos.Runtime: the configured node name, else the
+// configured host name, else RuntimeConfig.NodeName.
 func (r *Runtime) NodeName() (string, error) {
 	if p := r.Config(); p != nil {
 		for _, name := range []string{p.NodeName(), p.Hostname()} {
@@ -73,7 +72,7 @@ func (r *Runtime) NodeName() (string, error) {
 		}
 	}
 	if r.cfg.NodeName == "" {
-		return "", errors.New("the host has no name: set nodeName or hostname in its configuration")
+		return "", errors.New("the host has no node name: set nodeName or hostname in its configuration")
 	}
 	return r.cfg.NodeName, nil
 }
@@ -90,14 +89,14 @@ func (r *Runtime) Cluster() nodeos.ClusterState { return cluster{r.cfg.Journal} 
 // V1Alpha2 implements nodeos.State; nil when the host has no resources.
 func (r *Runtime) V1Alpha2() nodeos.V1Alpha2State { return r.cfg.Resources }
 
-// cluster reads what the journal says about the cluster.
+// cluster implements nodeos.ClusterState from the journal.
 type cluster struct{ journal *Journal }
 
 func (c cluster) ClusterUID() string { return c.journal.State().Fence.ClusterUID }
 func (c cluster) Epoch() uint64      { return c.journal.State().Fence.Epoch }
 
-// Machine is the machine's state as it was last observed; it implements
-// nodeos.MachineState and nodeos.Machine and is safe for several goroutines.
+// Machine is the last observed state of the machine; it implements
+// nodeos.MachineState and nodeos.Machine and is safe for concurrent use.
 type Machine struct {
 	config nodeos.ConfigManager
 
@@ -111,10 +110,10 @@ var (
 	_ nodeos.Machine      = (*Machine)(nil)
 )
 
-// NewMachine returns a machine that nobody has observed yet.
+// NewMachine returns a Machine without an observed state.
 func NewMachine(config nodeos.ConfigManager) *Machine { return &Machine{config: config} }
 
-// Observe takes in what the machine says now.
+// Observe stores the current state of the machine.
 func (m *Machine) Observe(inv nodeos.Inventory) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,7 +138,7 @@ func (m *Machine) Disk(label string) (string, bool) {
 	return "", false
 }
 
-// Close implements nodeos.MachineState; nothing is held open.
+// Close implements nodeos.MachineState; there is nothing to release.
 func (m *Machine) Close() error { return nil }
 
 // Installed implements nodeos.MachineState.
@@ -167,8 +166,7 @@ func (m *Machine) StagedInstallImageRef() string {
 	return ""
 }
 
-// StagedInstallOptions implements nodeos.MachineState; nil when nothing is
-// staged.
+// StagedInstallOptions implements nodeos.MachineState; nil without a staged OS.
 func (m *Machine) StagedInstallOptions() []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()

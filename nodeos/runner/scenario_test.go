@@ -16,8 +16,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// scenario is the pure core driven by a script: a machine that runs a
-// version, and a clock.
+// scenario runs the pure core with a script: a machine, its version and a clock.
 type scenario struct {
 	s    State
 	inv  nodeos.Inventory
@@ -34,7 +33,7 @@ func newScenario() *scenario {
 	return sc
 }
 
-// digest is the digest of a version's image in scripts.
+// digest returns the digest of a version's image.
 func digest(version string) string {
 	if version == "" {
 		return ""
@@ -42,7 +41,7 @@ func digest(version string) string {
 	return "sha256:" + fmt.Sprintf("%064x", version)
 }
 
-// version is digest's inverse, for output.
+// version is the inverse of digest.
 func version(d string) string {
 	for _, v := range []string{"0.9.0", "1.0.0", "2.0.0", "3.0.0"} {
 		if digest(v) == d {
@@ -62,7 +61,7 @@ func TestScenarios(t *testing.T) {
 			before := asJSON(t, old)
 			out := sc.command(t, d)
 			if before != asJSON(t, old) {
-				t.Fatalf("%s: %s changed the state that it was given", path, d.Cmd)
+				t.Fatalf("%s: %s changed its input state", path, d.Cmd)
 			}
 			return out
 		})
@@ -85,7 +84,7 @@ func (sc *scenario) command(t *testing.T, d *datadriven.TestData) string {
 	case "boot": // boot VERSION [confirmed] [bad=VERSION]: the machine boots
 		sc.boot++
 		return sc.start(d)
-	case "crash": // the agent's process starts again in the same boot
+	case "crash": // the agent restarts in the same boot
 		return sc.step(Started{Inventory: sc.inv})
 	case "run":
 		return sc.run(t, d)
@@ -93,7 +92,7 @@ func (sc *scenario) command(t *testing.T, d *datadriven.TestData) string {
 		return sc.decide(t, d)
 	case "extend":
 		s, acts, until, err := Extend(sc.s, nodeos.Extension{Order: order(d)}, sc.pol, sc.now)
-		return sc.took(s, acts, err, "until="+until.Sub(epoch).String())
+		return sc.result(s, acts, err, "until="+until.Sub(epoch).String())
 	case "done":
 		return sc.phase(nil, nil)
 	case "down":
@@ -107,11 +106,11 @@ func (sc *scenario) command(t *testing.T, d *datadriven.TestData) string {
 			f = &Failure{Reason: "TaskFailed", Message: arg(d, "message", "")}
 		}
 		return sc.step(UndoEnded{OperationID: sc.s.Op.ID, Failure: f})
-	case "bootloop": // bootloop N VERSION: boots, each verified
+	case "bootloop": // bootloop N VERSION: N boots, each verified
 		return sc.bootloop(t, d)
 	case "stopped":
 		return sc.step(Stopped{OperationID: sc.s.Op.ID})
-	case "pass":
+	case "advance": // advance DURATION: time passes
 		wait, err := time.ParseDuration(d.CmdArgs[0].Key)
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +145,7 @@ func order(d *datadriven.TestData) nodeos.Order {
 	return o
 }
 
-// start boots the machine into the version that the line names.
+// start boots the machine into the version of the command.
 func (sc *scenario) start(d *datadriven.TestData) string {
 	v := d.CmdArgs[0].Key
 	sc.inv = nodeos.Inventory{
@@ -160,7 +159,7 @@ func (sc *scenario) start(d *datadriven.TestData) string {
 	return sc.step(Started{Inventory: sc.inv})
 }
 
-// bootloop boots a system on trial again and again, while its checks pass.
+// bootloop boots an OS on trial repeatedly; its checks pass.
 func (sc *scenario) bootloop(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	n, err := strconv.Atoi(d.CmdArgs[0].Key)
@@ -212,17 +211,17 @@ func (sc *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	if ticket.Known {
 		note = "known as " + string(ticket.State)
 	}
-	return sc.took(s, acts, err, note)
+	return sc.result(s, acts, err, note)
 }
 
 func (sc *scenario) decide(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	s, acts, err := Decide(sc.s, nodeos.Decision{Order: order(d), Verdict: nodeos.Verdict(d.CmdArgs[0].Key), Why: arg(d, "why", "")}, sc.pol, sc.now)
-	return sc.took(s, acts, err, "taken")
+	return sc.result(s, acts, err, "applied")
 }
 
-// took prints an answer and keeps the state when there is no error.
-func (sc *scenario) took(s State, acts []Action, err error, note string) string {
+// result prints the result and stores the state if there is no error.
+func (sc *scenario) result(s State, acts []Action, err error, note string) string {
 	if err != nil {
 		msg := err.Error()
 		if reason := nodeos.ReasonOf(err, ""); reason != "" {
@@ -234,7 +233,7 @@ func (sc *scenario) took(s State, acts []Action, err error, note string) string 
 	return note + "\n" + sc.print(acts)
 }
 
-// shorten keeps hashes and digests out of scripts.
+// shorten replaces hashes and digests.
 func shorten(s string) string {
 	words := strings.Fields(s)
 	for i, w := range words {
@@ -257,7 +256,7 @@ func (sc *scenario) phase(f *Failure, restart *nodeos.RebootCommand) string {
 	return sc.step(PhaseEnded{OperationID: op.ID, Index: op.Index, Try: op.Try, Failure: f, Restart: restart})
 }
 
-// print shows what was published and where everything stands.
+// print prints the published events and the state.
 func (sc *scenario) print(acts []Action) string {
 	var b strings.Builder
 	for _, a := range acts {
@@ -274,7 +273,7 @@ func (sc *scenario) print(acts []Action) string {
 			fmt.Fprintf(&b, " %d/%d %s try=%d", op.Index+1, len(op.Plan), op.Phase, op.Try)
 		}
 		if op.Back {
-			b.WriteString(" back")
+			b.WriteString(" rolling-back")
 		}
 		if op.Stop != nil {
 			b.WriteString(" stopping")
@@ -306,7 +305,7 @@ func (sc *scenario) print(acts []Action) string {
 	return b.String()
 }
 
-// published shows the events that scripts care about.
+// published prints the relevant events.
 func published(p Publish) string {
 	switch e := p.Payload.(type) {
 	case nodeos.EventSequenceStop:

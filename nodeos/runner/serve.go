@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// retryPause is how long the loop waits after a disk or a machine that
-// doesn't answer.
+// retryPause is the delay before the loop retries a failed journal write or
+// inspection.
 const retryPause = 5 * time.Second
 
 // job is a running activity.
@@ -24,10 +24,10 @@ type job struct {
 	result   chan Event
 }
 
-// Serve looks at the machine, goes on with what is open, and runs what is
-// accepted until ctx ends (nil) or the machine goes down (a RebootError: the
-// process has to end). What runs when ctx ends is cancelled, waited for, and
-// begun again by the next Serve.
+// Serve inspects the machine, resumes the open operation, and runs accepted
+// operations until ctx ends (nil) or the machine goes down (a RebootError: the
+// process must exit). When ctx ends, the running activity is canceled and
+// awaited; the next Serve starts it again.
 func (c *Controller) Serve(ctx context.Context) error {
 	defer close(c.ended)
 	if !c.begin(ctx) {
@@ -53,9 +53,9 @@ func (c *Controller) Serve(ctx context.Context) error {
 	}
 }
 
-// Boot runs the boot sequence once in each boot of the machine, unless an
-// operation is open: that one starts the services itself. It waits until Serve
-// has looked at the machine and returns when the sequence is accepted.
+// Boot runs the boot sequence once per boot of the machine, unless an operation
+// is open, which starts the services itself. It waits until Serve has inspected
+// the machine and returns when the sequence is accepted.
 func (c *Controller) Boot(ctx context.Context) error {
 	select {
 	case <-c.started:
@@ -74,10 +74,10 @@ func (c *Controller) Boot(ctx context.Context) error {
 	return err
 }
 
-// begin inspects the machine until it answers; false when ctx ended first.
+// begin inspects the machine until it succeeds; false means that ctx ended.
 func (c *Controller) begin(ctx context.Context) bool {
 	if n := c.cfg.Journal.Damaged(); n > 0 {
-		c.cfg.Log.Error("the journal has damaged records; the last good one counts", zap.Int("damaged", n))
+		c.cfg.Log.Error("skipped damaged journal records", zap.Int("damaged", n))
 	}
 	for {
 		inv, err := c.inspect(ctx)
@@ -87,14 +87,14 @@ func (c *Controller) begin(ctx context.Context) bool {
 		if err == nil {
 			return true
 		}
-		c.cfg.Log.Error("the host can't be looked at", zap.Error(err))
+		c.cfg.Log.Error("cannot inspect the host; retrying", zap.Error(err))
 		if !pause(ctx, retryPause) {
 			return false
 		}
 	}
 }
 
-// pause waits; false when ctx ended first.
+// pause waits for d; false means that ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -106,22 +106,22 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// exiting returns how the machine goes down, once it does.
+// exiting returns the reboot command once the machine goes down.
 func (c *Controller) exiting() *nodeos.RebootCommand {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.exit
 }
 
-// snapshot returns the state and what should be going on in it.
+// snapshot returns the state and its required activity.
 func (c *Controller) snapshot() (State, Activity) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state, ActivityOf(c.state, c.cfg.Now())
 }
 
-// agree makes what runs what should run: it starts, or cancels; a cancelled
-// job's result is taken by wait.
+// agree starts or cancels the job according to the required activity; wait
+// receives the result of a canceled job.
 func (c *Controller) agree(ctx context.Context, running *job) *job {
 	state, want := c.snapshot()
 	switch {
@@ -138,12 +138,12 @@ func (c *Controller) agree(ctx context.Context, running *job) *job {
 	return nil
 }
 
-// wait returns when something happened: the job ended, the state changed,
-// something is due, or ctx ended.
+// wait returns when the job ended, the state changed, a deadline passed, or ctx
+// ended.
 func (c *Controller) wait(ctx context.Context, running *job) *job {
 	state, want := c.snapshot()
 	if running == nil && want.Kind != Idle {
-		return nil // agree has more to do
+		return nil // agree starts it
 	}
 	var due <-chan time.Time
 	if at, ok := Wake(state, c.cfg.Now()); ok {
@@ -163,8 +163,8 @@ func (c *Controller) wait(ctx context.Context, running *job) *job {
 	case e := <-result:
 		running.cancel()
 		running = nil
-		// A job that the agent's own end interrupted has no result: the next
-		// start begins it again.
+		// A job that was interrupted by the agent's shutdown has no result: the
+		// next start runs it again.
 		if ctx.Err() == nil {
 			c.report(ctx, e)
 		}
@@ -172,23 +172,23 @@ func (c *Controller) wait(ctx context.Context, running *job) *job {
 	return running
 }
 
-// report applies an event, again and again while the disk refuses it: nothing
-// is done before it's written.
+// report applies an event and retries until it's journaled: nothing is done
+// before that.
 func (c *Controller) report(ctx context.Context, e Event) {
 	for {
 		err := c.step(e)
 		if err == nil {
 			return
 		}
-		c.cfg.Log.Error("the journal can't be written", zap.Error(err))
+		c.cfg.Log.Error("cannot write the journal; retrying", zap.Error(err))
 		if !pause(ctx, retryPause) {
 			return
 		}
 	}
 }
 
-// start runs an activity in a goroutine of its own; its one result goes to
-// the job's channel.
+// start runs an activity in a goroutine, which sends exactly one result to the
+// job's channel.
 func (c *Controller) start(ctx context.Context, s State, a Activity) *job {
 	ctx, cancel := context.WithCancel(ctx)
 	j := &job{activity: a, cancel: cancel, result: make(chan Event, 1)}
@@ -203,7 +203,7 @@ func (c *Controller) start(ctx context.Context, s State, a Activity) *job {
 	return j
 }
 
-// runPhase runs one try of the current phase.
+// runPhase runs one attempt at the current phase.
 func (c *Controller) runPhase(ctx context.Context, s State, op *Operation) Event {
 	begin := c.cfg.Now()
 	p := op.phase()
@@ -225,7 +225,7 @@ func (c *Controller) runPhase(ctx context.Context, s State, op *Operation) Event
 	return end
 }
 
-// undoTimeout bounds all compensations of an operation together.
+// undoTimeout limits all compensations of an operation together.
 const undoTimeout = 15 * time.Minute
 
 // runUndo runs the compensations of the phases that ran.
@@ -238,7 +238,7 @@ func (c *Controller) runUndo(ctx context.Context, s State, op *Operation) Event 
 	return UndoEnded{OperationID: op.ID, Failure: failureOf(err)}
 }
 
-// runOf gathers what the tasks of an operation are told.
+// runOf returns the inputs of an operation's tasks.
 func (c *Controller) runOf(s State, op *Operation, now time.Time) (phaseRun, error) {
 	request, err := requestOf(op)
 	if err != nil {

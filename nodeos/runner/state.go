@@ -12,41 +12,40 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Limits of what a State remembers.
+// Limits of a State.
 const (
 	maxRecent    = 32
 	maxDenied    = 64
 	maxCommitted = 8
-	// maxRestarts bounds how often an operation is begun again after the
-	// agent died or the machine booted under it.
+	// maxRestarts limits how often an operation is resumed after the agent
+	// crashed or the machine rebooted unexpectedly.
 	maxRestarts = 5
-	// maxTrialBoots bounds how often a system on trial may boot: one that
-	// passes its checks and crashes later is given up.
+	// maxTrialBoots limits the boots of an OS on trial: one that passes its
+	// checks but crashes later is rolled back.
 	maxTrialBoots = 10
-	// maxTrial is how long progress can keep a trial open.
+	// maxTrial limits how long progress can keep a trial open.
 	maxTrial = 24 * time.Hour
-	// maxEpochJump is how far a fence may rise at once, so that one wild
-	// order doesn't lock out every later leader.
+	// maxEpochJump limits the increase of a fence, so that one wrong order
+	// doesn't lock out all later leaders.
 	maxEpochJump = 1000
-	// takeoverGrace is how long an interrupted sequence may take to stop.
+	// takeoverGrace is the time that an interrupted sequence has to stop.
 	takeoverGrace = time.Minute
 )
 
-// agentCaller is the caller of operations that the agent starts itself.
+// agentCaller is the caller of operations that the agent starts.
 const agentCaller = "lockstep:agent"
 
-// State is all that a host's journal holds.
+// State is the content of a host's journal.
 type State struct {
-	// Number counts the records of the journal.
+	// Number is the number of the journal record.
 	Number uint64 `json:"number"`
-	// InstallationID is minted with the journal.
+	// InstallationID is generated with the journal.
 	InstallationID string `json:"installationID"`
-	// BootID is the last boot that was seen, Starts how often the agent
-	// started in it.
+	// BootID is the last observed boot id.
 	BootID string `json:"bootID,omitempty"`
-	// Starts counts the agent's starts in the boot.
+	// Starts is the number of agent starts in that boot.
 	Starts uint64 `json:"starts,omitempty"`
-	// Running is the system that the last start found.
+	// Running is the OS that ran at the last start.
 	Running nodeos.Booted `json:"running,omitzero"`
 	// Fence is the highest accepted fence.
 	Fence nodeos.Fence `json:"fence,omitzero"`
@@ -54,84 +53,84 @@ type State struct {
 	Op *Operation `json:"op,omitempty"`
 	// Next is accepted and waits for Op to stop, or nil.
 	Next *Operation `json:"next,omitempty"`
-	// Trial is the system on trial, or nil.
+	// Trial is the OS on trial, or nil.
 	Trial *nodeos.Trial `json:"trial,omitempty"`
-	// LastRestart is the last time that an operation took the machine down.
+	// LastRestart is the last restart by an operation.
 	LastRestart Restart `json:"lastRestart,omitzero"`
-	// Denied, Committed and HighWater are remembered for ever, within limits.
+	// Denied are the digests that this host doesn't boot again.
 	Denied []nodeos.Denial `json:"denied,omitempty"`
-	// Committed are the last committed systems, newest last.
+	// Committed are the last committed images, newest last.
 	Committed []nodeos.Committed `json:"committed,omitempty"`
-	// HighWater is the highest committed version of each product.
+	// HighWater is the highest committed version per product.
 	HighWater map[string]string `json:"highWater,omitempty"`
-	// Recent are the operations that ended last, newest last.
+	// Recent are the last ended operations, newest last.
 	Recent []nodeos.OperationStatus `json:"recent,omitempty"`
 }
 
-// Restart is a time at which the machine was taken down.
+// Restart is a restart of the machine by an operation.
 type Restart struct {
-	// At is when, by the host's clock.
+	// At is the time by the host's clock.
 	At time.Time `json:"at"`
-	// Sequence is what took it down.
+	// Sequence is the sequence that restarted the machine.
 	Sequence nodeos.Sequence `json:"sequence"`
-	// Remote says that the order came over the network.
+	// Remote means that the order was received over the network.
 	Remote bool `json:"remote,omitempty"`
 }
 
 // Operation is a run of a sequence.
 type Operation struct {
 	nodeos.OperationStatus
-	// Request is the order, as nodeos.MarshalRequest stores it.
+	// Request is the output of nodeos.MarshalRequest.
 	Request json.RawMessage `json:"request"`
-	// Remote says that the order came over the network.
+	// Remote means that the order was received over the network.
 	Remote bool `json:"remote,omitempty"`
-	// From is the digest of the system that ran at the beginning.
+	// From is the digest of the OS that ran when the operation began.
 	From string `json:"from,omitempty"`
-	// Plan is what was planned when it was accepted.
+	// Plan is the plan at acceptance.
 	Plan []nodeos.Phase `json:"plan"`
 	// Index is the current phase in the plan, from 0.
 	Index int `json:"index"`
 	// TrialID is the operation whose trial this one armed or ends, if any.
 	TrialID string `json:"trialID,omitempty"`
-	// Back says that the plan is the way back of a trial.
+	// Back means that the plan rolls back a trial.
 	Back bool `json:"back,omitempty"`
-	// Decided says that the commit was decided: a boot in between verifies
-	// again, and doesn't ask again.
+	// Decided means that the commit is decided: after an unexpected boot the OS
+	// is verified again without a new decision.
 	Decided bool `json:"decided,omitempty"`
-	// PhaseBootID is the boot in which the phase was entered.
+	// PhaseBootID is the boot id under which the phase was entered.
 	PhaseBootID string `json:"phaseBootID,omitempty"`
-	// NotBefore is when the phase is tried again.
+	// NotBefore is the time of the next retry.
 	NotBefore time.Time `json:"notBefore,omitzero"`
-	// Restarts counts crashes and boots that nobody ordered.
+	// Restarts is the number of crashes and unordered boots.
 	Restarts int `json:"restarts,omitempty"`
-	// Final is how the operation ends once it's undone.
+	// Final is the terminal state after the compensations.
 	Final nodeos.OperationState `json:"final,omitempty"`
-	// Stop asks the running phase to stop, and says why.
+	// Stop is set to stop the running phase.
 	Stop *Stop `json:"stop,omitempty"`
-	// StopBy is when a waiting operation gives up.
+	// StopBy is the time at which a waiting operation fails.
 	StopBy time.Time `json:"stopBy,omitzero"`
 }
 
-// Stop is why a running phase has to stop.
+// Stop is a request to stop the running phase.
 type Stop struct {
-	// Takeover says that another operation wants the lock; else the operation
-	// goes back, or undoes what it did.
+	// Takeover means that another operation takes over; else the operation
+	// rolls back or runs its compensations.
 	Takeover bool `json:"takeover,omitempty"`
-	// Reason and Message are shown in the status.
+	// Reason is the condition reason.
 	Reason string `json:"reason"`
-	// Message goes with Reason.
+	// Message explains Reason.
 	Message string `json:"message"`
 }
 
-// phase is the current phase.
+// phase returns the current phase.
 func (o *Operation) phase() nodeos.Phase { return o.Plan[o.Index] }
 
-// bootIndex is the plan's phase that ends with a boot; -1 without one.
+// bootIndex returns the index of the phase that ends with a boot, or -1.
 func (o *Operation) bootIndex() int {
 	return slices.IndexFunc(o.Plan, func(p nodeos.Phase) bool { return p.Ends == nodeos.EndBoot })
 }
 
-// clone copies what the core changes.
+// clone returns a copy that shares nothing the core changes.
 func (s State) clone() State {
 	s.Op = s.Op.clone()
 	s.Next = s.Next.clone()
@@ -160,7 +159,7 @@ func (o *Operation) clone() *Operation {
 	return &c
 }
 
-// Status returns an operation by its id, open or ended.
+// Status returns an open or ended operation by id.
 func (s State) Status(id string) (nodeos.OperationStatus, bool) {
 	for _, o := range []*Operation{s.Op, s.Next} {
 		if o != nil && o.ID == id {
@@ -175,7 +174,7 @@ func (s State) Status(id string) (nodeos.OperationStatus, bool) {
 	return nodeos.OperationStatus{}, false
 }
 
-// memory is what tasks are told.
+// memory returns the input of tasks from the state.
 func (s State) memory(hostID string) nodeos.Memory {
 	c := s.clone()
 	return nodeos.Memory{

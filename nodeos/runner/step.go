@@ -11,47 +11,47 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Event is something that happened: Started, PhaseEnded, UndoEnded, Stopped
-// or Ticked.
+// Event is an input of the core: Started, PhaseEnded, UndoEnded, Stopped or
+// Ticked.
 type Event interface{ event() }
 
-// Started says that the agent's process started on this machine.
+// Started is the start of the agent's process.
 type Started struct {
-	// Inventory is what the machine says now.
+	// Inventory is the current state of the machine.
 	Inventory nodeos.Inventory
 }
 
-// PhaseEnded says that a try of a phase ended.
+// PhaseEnded is the end of an attempt at a phase.
 type PhaseEnded struct {
-	// OperationID, Index and Try say which.
+	// OperationID is the operation of the phase.
 	OperationID string
-	// Index is the phase in the plan, from 0.
+	// Index is the index of the phase, from 0.
 	Index int
-	// Try is the try, from 1.
+	// Try is the attempt, from 1.
 	Try int
 	// Failure is nil after a success.
 	Failure *Failure
-	// Restart is set when the machine goes down now.
+	// Restart is set when the machine goes down.
 	Restart *nodeos.RebootCommand
-	// Took is how long the try took.
+	// Took is the duration of the attempt.
 	Took time.Duration
 }
 
-// UndoEnded says that the compensations ended.
+// UndoEnded is the end of the compensations.
 type UndoEnded struct {
-	// OperationID says whose.
+	// OperationID is the operation that was undone.
 	OperationID string
-	// Failure is the first one's, or nil.
+	// Failure is the first failure, or nil.
 	Failure *Failure
 }
 
-// Stopped says that nothing runs any more, as a Stop asked for.
+// Stopped means that the activity ended after a Stop.
 type Stopped struct {
-	// OperationID says whose run stopped.
+	// OperationID is the stopped operation.
 	OperationID string
 }
 
-// Ticked says that time passed.
+// Ticked means that a deadline may have passed.
 type Ticked struct{}
 
 func (Started) event()    {}
@@ -62,35 +62,35 @@ func (Ticked) event()     {}
 
 // Failure is an error as data.
 type Failure struct {
-	// Reason is the condition reason, Message the text.
+	// Reason is the condition reason.
 	Reason string `json:"reason"`
-	// Message is the text.
+	// Message is the error text.
 	Message string `json:"message"`
-	// Permanent says that trying again won't help.
+	// Permanent means that a retry can't succeed.
 	Permanent bool `json:"permanent,omitempty"`
 }
 
-// Action is something to do once the state is on disk: Publish or Exit.
+// Action is an effect to apply once the state is on disk: Publish or Exit.
 type Action interface{ action() }
 
 // Publish publishes an event.
 type Publish struct {
-	// OperationID is whose event it is.
+	// OperationID is the operation of the event.
 	OperationID string
 	// Payload is the event.
 	Payload nodeos.Payload
 }
 
-// Exit ends the agent's process: the machine goes down.
+// Exit ends the agent's process because the machine goes down.
 type Exit struct {
-	// Cmd is how.
+	// Cmd is the reboot command.
 	Cmd nodeos.RebootCommand
 }
 
 func (Publish) action() {}
 func (Exit) action()    {}
 
-// step is one step of the core: a private copy of the state, and what to do.
+// step is one step of the core: a private copy of the state and the actions.
 type step struct {
 	s   State
 	now time.Time
@@ -99,8 +99,8 @@ type step struct {
 
 func stepOf(s State, now time.Time) *step { return &step{s: s.clone(), now: now} }
 
-// Step returns the state after an event, and what to do once it's on disk. An
-// event that doesn't fit the state changes nothing.
+// Step returns the state after an event and the actions to apply once it's on
+// disk. An event that doesn't fit the state has no effect.
 func Step(s State, e Event, now time.Time) (State, []Action) {
 	t := stepOf(s, now)
 	switch e := e.(type) {
@@ -135,8 +135,8 @@ func (t *step) begin(resumed bool) {
 	t.enter(0)
 }
 
-// enter begins the phase of that index; beyond the last one the operation has
-// succeeded.
+// enter starts the phase with that index; past the last one the operation
+// succeeds.
 func (t *step) enter(i int) {
 	op := t.s.Op
 	if i >= len(op.Plan) {
@@ -145,7 +145,7 @@ func (t *step) enter(i int) {
 	}
 	op.Index, op.Try, op.NotBefore, op.State = i, 1, time.Time{}, nodeos.OperationRunning
 	op.PhaseBootID = t.s.BootID
-	if !op.Back { // the way back keeps saying why it's taken
+	if !op.Back { // a rollback keeps its cause
 		op.Reason, op.Message = "", ""
 	}
 	p := op.phase()
@@ -171,7 +171,7 @@ func (t *step) finishWell() {
 	t.finish(nodeos.OperationSucceeded, "", "")
 }
 
-// finish ends the open operation and lets the waiting one begin.
+// finish ends the open operation and starts the waiting one.
 func (t *step) finish(state nodeos.OperationState, reason, message string) {
 	st := t.s.Op.OperationStatus
 	st.State, st.Reason, st.Message, st.Ended, st.Tasks = state, reason, message, t.now, nil
@@ -183,7 +183,7 @@ func (t *step) finish(state nodeos.OperationState, reason, message string) {
 	}
 }
 
-// remember keeps the result of an operation and publishes it.
+// remember stores and publishes the result of an operation.
 func (t *step) remember(st nodeos.OperationStatus) {
 	t.s.Recent = append(t.s.Recent, st)
 	if n := len(t.s.Recent) - maxRecent; n > 0 {
@@ -194,7 +194,7 @@ func (t *step) remember(st nodeos.OperationStatus) {
 	})
 }
 
-// phaseEnded takes the result of a try.
+// phaseEnded applies the result of an attempt.
 func (t *step) phaseEnded(e PhaseEnded) {
 	op := t.s.Op
 	if op == nil || op.ID != e.OperationID || op.Index != e.Index || op.Try != e.Try || op.State != nodeos.OperationRunning {
@@ -208,10 +208,10 @@ func (t *step) phaseEnded(e PhaseEnded) {
 		t.publish(op.ID, nodeos.EventRestart{Cmd: *e.Restart})
 		t.out = append(t.out, Exit{Cmd: *e.Restart})
 	case e.Failure == nil && p.Ends == nodeos.EndBoot:
-		t.failed(Failure{Reason: "RestartFailed", Message: "the machine was told to restart and did not go down"})
+		t.failed(Failure{Reason: "RestartFailed", Message: "the machine did not go down after the restart command"})
 	case e.Failure == nil:
 		t.phaseDone()
-	case op.Stop != nil: // what it was doing is interrupted; Stopped follows
+	case op.Stop != nil: // interrupted; Stopped follows
 	default:
 		t.failed(*e.Failure)
 	}
@@ -228,7 +228,7 @@ func (t *step) publishEnd(p nodeos.Phase, e PhaseEnded) {
 	t.publish(t.s.Op.ID, ev)
 }
 
-// phaseDone goes on after a phase that succeeded.
+// phaseDone continues after a phase that succeeded.
 func (t *step) phaseDone() {
 	op := t.s.Op
 	switch op.phase().Effect {
@@ -260,7 +260,7 @@ func (t *step) failed(f Failure) {
 	}
 	switch policy.Then {
 	case nodeos.BestEffort:
-		message := fmt.Sprintf("phase %s failed and was passed over: %s", op.Phase, f.Message)
+		message := fmt.Sprintf("phase %s failed and was skipped: %s", op.Phase, f.Message)
 		t.enter(op.Index + 1)
 		if !op.Back && !op.State.Done() {
 			op.Reason, op.Message = f.Reason, message
@@ -277,7 +277,7 @@ func (t *step) failed(f Failure) {
 	}
 }
 
-// backoff is the pause before the try after the given one.
+// backoff returns the delay after the given try.
 func backoff(first time.Duration, try int) time.Duration {
 	const most = time.Minute
 	if first <= 0 || try > 10 {
@@ -286,12 +286,12 @@ func backoff(first time.Duration, try int) time.Duration {
 	return min(first<<max(try-1, 0), most)
 }
 
-// abort ends an operation that can't go on: on a system on trial it goes
-// back, else it undoes what it did.
+// abort ends an operation that can't continue: if its OS is on trial, it rolls
+// back, else it runs the compensations.
 func (t *step) abort(reason, message string) {
 	op := t.s.Op
 	switch {
-	case op.Back: // there is nothing behind the way back
+	case op.Back: // a rollback has no rollback
 		op.State, op.Reason, op.Message = nodeos.OperationPaused, reason, message
 	case t.onTrial() && t.ofTrial(op):
 		t.goBack(reason, message)
@@ -301,7 +301,7 @@ func (t *step) abort(reason, message string) {
 }
 
 // undo runs the compensations of the phases that ran, then ends the operation
-// as final.
+// in the state final.
 func (t *step) undo(final nodeos.OperationState, reason, message string) {
 	op := t.s.Op
 	op.State, op.Final, op.Reason, op.Message = nodeos.OperationUndoing, final, reason, message
@@ -311,7 +311,7 @@ func (t *step) undo(final nodeos.OperationState, reason, message string) {
 	}
 }
 
-// undoTasks are the compensations of the phases that ran, last first.
+// undoTasks returns the compensations of the phases that ran, last first.
 func (o *Operation) undoTasks() []nodeos.Task {
 	var out []nodeos.Task
 	for _, p := range slices.Backward(o.Plan[:min(o.Index+1, len(o.Plan))]) {
@@ -326,19 +326,19 @@ func (t *step) undoEnded(e UndoEnded) {
 	}
 }
 
-// undone ends an operation whose compensations ended.
+// undone ends an operation after its compensations.
 func (t *step) undone(f *Failure) {
 	op := t.s.Op
 	message := op.Message
-	if f != nil { // the next boot may still try the new system: stay armed
-		message += "; undoing it failed too: " + f.Message
+	if f != nil { // the next boot may still try the new OS: stay armed
+		message += "; the compensations failed too: " + f.Message
 	} else if t.ofTrial(op) && t.s.Trial.BootID == "" {
 		t.s.Trial = nil
 	}
 	t.finish(op.Final, op.Reason, message)
 }
 
-// stopped goes on once what was to stop has stopped.
+// stopped continues after the activity was stopped.
 func (t *step) stopped(e Stopped) {
 	op := t.s.Op
 	if op == nil || op.ID != e.OperationID || op.Stop == nil || op.State == nodeos.OperationRebooting {
@@ -350,14 +350,14 @@ func (t *step) stopped(e Stopped) {
 	case !stop.Takeover && t.onTrial() && t.ofTrial(op):
 		t.goBack(stop.Reason, stop.Message)
 	case op.Back, t.ofTrial(op) && t.onTrial():
-		// The trial goes on without its operation; the deadline stands.
+		// The trial continues without its operation and keeps its deadline.
 		t.finish(nodeos.OperationCanceled, stop.Reason, stop.Message)
 	default:
 		t.undo(nodeos.OperationCanceled, stop.Reason, stop.Message)
 	}
 }
 
-// ticked does what is due.
+// ticked applies the deadlines that passed.
 func (t *step) ticked() {
 	if next := t.s.Next; next != nil && !t.now.Before(next.StopBy) {
 		t.s.Next = nil
@@ -369,10 +369,10 @@ func (t *step) ticked() {
 	t.deadline()
 }
 
-// ActivityKind is what should be going on.
+// ActivityKind is the kind of an Activity.
 type ActivityKind int
 
-// The kinds of activity.
+// The kinds of activities.
 const (
 	// Idle runs nothing.
 	Idle ActivityKind = iota
@@ -380,25 +380,25 @@ const (
 	RunPhase
 	// RunUndo runs compensations.
 	RunUndo
-	// Stopping ends what runs, then says Stopped.
+	// Stopping stops the running activity, then sends Stopped.
 	Stopping
 )
 
-// Activity is what should be going on in a state.
+// Activity is the activity that a state requires.
 type Activity struct {
-	// Kind is what.
+	// Kind is the kind of activity.
 	Kind ActivityKind
-	// OperationID, Index and Try tell one activity from another.
+	// OperationID is the operation.
 	OperationID string
 	// Index is the phase, from 0.
 	Index int
-	// Try is the try, from 1.
+	// Try is the attempt, from 1.
 	Try int
-	// Back tells the way back from the way forth.
+	// Back distinguishes the rollback plan from the original plan.
 	Back bool
 }
 
-// ActivityOf says what should be going on now.
+// ActivityOf returns the activity that the state requires now.
 func ActivityOf(s State, now time.Time) Activity {
 	op := s.Op
 	if op == nil {
@@ -420,7 +420,7 @@ func ActivityOf(s State, now time.Time) Activity {
 	return a
 }
 
-// Wake is when something is due by itself; false when nothing is.
+// Wake returns the time of the next deadline or retry; false without one.
 func Wake(s State, now time.Time) (time.Time, bool) {
 	var out time.Time
 	earliest := func(at time.Time) {

@@ -12,18 +12,18 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// arm opens the trial of the operation's image; it's on disk before the
-// firmware is told.
+// arm opens the trial of the operation's image; it's on disk before the boot
+// switch.
 func (t *step) arm() {
 	op := t.s.Op
-	if t.ofTrial(op) { // begun again after a crash: the deadline stands
+	if t.ofTrial(op) { // resumed after a crash: keep the deadline
 		t.s.Trial.FromBootID = t.s.BootID
 		return
 	}
 	request, err := nodeos.UnmarshalRequest(op.Request)
 	r, ok := request.(nodeos.UpgradeRequest)
 	if err != nil || !ok {
-		return // Plan gives this effect to upgrade requests alone
+		return // only upgrade requests have this effect
 	}
 	window := r.CommitDeadline
 	if window == 0 {
@@ -48,17 +48,17 @@ func (t *step) publishTrial(what, message string) {
 	t.publish(tr.OperationID, nodeos.EventTrial{What: what, Digest: tr.Image.Ref.Digest, Deadline: tr.Deadline, Message: message})
 }
 
-// ofTrial says whether the operation armed the open trial, or ends it.
+// ofTrial reports whether the operation armed the open trial or ends it.
 func (t *step) ofTrial(op *Operation) bool { return t.s.ofTrial(op) }
 
 func (s State) ofTrial(op *Operation) bool {
 	return op != nil && s.Trial != nil && s.Trial.OperationID == op.TrialID
 }
 
-// onTrial says whether the system on trial runs.
+// onTrial reports whether the OS on trial has booted.
 func (t *step) onTrial() bool { return t.s.Trial != nil && t.s.Trial.BootID != "" }
 
-// committed ends the trial well.
+// committed ends the trial successfully.
 func (t *step) committed() {
 	tr := t.s.Trial
 	if tr == nil {
@@ -70,7 +70,7 @@ func (t *step) committed() {
 	t.s.Trial = nil
 }
 
-// keep records a committed system; the high-water mark only rises.
+// keep records a committed OS; the high-water mark never decreases.
 func (t *step) keep(digest, product, version string) {
 	if n := len(t.s.Committed); n == 0 || t.s.Committed[n-1].Digest != digest {
 		t.s.Committed = append(t.s.Committed, nodeos.Committed{Digest: digest, Product: product, Version: version, At: t.now})
@@ -91,18 +91,18 @@ func (t *step) keep(digest, product, version string) {
 	t.s.HighWater[product] = version
 }
 
-// restored ends the trial on the previous system.
+// restored ends the trial with the previous OS running.
 func (t *step) restored() {
 	tr := t.s.Trial
 	if tr == nil {
-		return // a rollback from a committed system denies nothing
+		return // a rollback from a committed OS denies nothing
 	}
 	why := t.s.Op.Message
 	if why == "" {
 		why = "rolled back"
 	}
 	t.publishTrial("rolled-back", why)
-	if tr.BootID == "" { // it never ran: nothing is known against it
+	if tr.BootID == "" { // it never ran, so it isn't denied
 		t.s.Trial = nil
 		return
 	}
@@ -120,8 +120,8 @@ func (t *step) deny(tr *nodeos.Trial, why string) {
 	}
 }
 
-// goBack takes the way back: the open operation's, or one of the agent's own
-// when the trial has lost its operation.
+// goBack starts the rollback in the open operation, or in a new operation of the
+// agent if the trial has none.
 func (t *step) goBack(reason, message string) {
 	plan := nodeos.RollbackPhases()
 	if t.s.Op == nil {
@@ -132,7 +132,7 @@ func (t *step) goBack(reason, message string) {
 	t.enter(0)
 }
 
-// own opens an operation of the agent's own for the trial.
+// own opens an operation of the agent for the trial.
 func (t *step) own(what string, seq nodeos.Sequence, r nodeos.Request, plan []nodeos.Phase) {
 	id := t.s.Trial.OperationID + "/" + what
 	order := nodeos.Order{OperationID: id, Caller: agentCaller}
@@ -152,8 +152,8 @@ func (t *step) own(what string, seq nodeos.Sequence, r nodeos.Request, plan []no
 	t.publish(op.ID, nodeos.EventSequenceStart{Sequence: seq, Phases: len(plan)})
 }
 
-// deadlineApplies says whether the commit deadline means something now: not
-// while an operation is about to end the trial anyhow.
+// deadlineApplies reports whether the commit deadline is active; it isn't while
+// an operation is about to end the trial.
 func (s State) deadlineApplies() bool {
 	if s.Trial == nil || s.Trial.Deadline.IsZero() {
 		return false
@@ -165,7 +165,7 @@ func (s State) deadlineApplies() bool {
 	switch {
 	case op.Back, op.Stop != nil, op.State == nodeos.OperationUndoing, op.State == nodeos.OperationRebooting:
 		return false
-	case !s.ofTrial(op): // it has its own end; then the trial's turn comes
+	case !s.ofTrial(op): // the deadline applies after it ends
 		return false
 	case op.Decided, op.State == nodeos.OperationRunning && op.phase().Effect == nodeos.EffectCommit:
 		return false
@@ -173,42 +173,41 @@ func (s State) deadlineApplies() bool {
 	return s.Trial.OnDeadline != nodeos.DeadlineCommit || op.State == nodeos.OperationOnTrial
 }
 
-// deadline does what is due when nobody committed in time.
+// deadline applies OnDeadline if the deadline passed without a commit.
 func (t *step) deadline() {
 	tr := t.s.Trial
 	if !t.s.deadlineApplies() || t.now.Before(tr.Deadline) {
 		return
 	}
-	message := fmt.Sprintf("nobody committed %s %s by %s", tr.Image.Product, tr.Image.Version, tr.Deadline.UTC().Format(time.RFC3339))
+	message := fmt.Sprintf("%s %s was not committed before %s", tr.Image.Product, tr.Image.Version, tr.Deadline.UTC().Format(time.RFC3339))
 	switch {
 	case tr.OnDeadline == nodeos.DeadlineHold:
-		t.publishTrial("expired", message+": holding")
+		t.publishTrial("expired", message+"; holding")
 		tr.Deadline = time.Time{}
 	case tr.OnDeadline == nodeos.DeadlineCommit && t.onTrial():
-		t.publishTrial("expired", message+": committing")
+		t.publishTrial("expired", message+"; committing")
 		t.takeCommit()
 	default:
-		t.publishTrial("expired", message+": rolling back")
+		t.publishTrial("expired", message+"; rolling back")
 		t.takeRollback("DeadlineExceeded", message)
 	}
 }
 
-// takeCommit goes on to the commit phase. The deadline rests while its
-// operation lasts.
+// takeCommit enters the commit phase, which suspends the deadline.
 func (t *step) takeCommit() {
 	if op := t.s.Op; op != nil {
 		op.Decided = true
 		t.enter(op.Index + 1)
 		return
 	}
-	// The trial lost its operation, perhaps before it was verified.
+	// The trial has no operation; the OS may not be verified.
 	t.own("commit", nodeos.SequenceUpgrade, nodeos.PlainRequest{}, nodeos.CommitPhases())
 	t.s.Op.Decided = true
 	t.enter(0)
 }
 
-// takeRollback ends the trial by the way back, or, before the boot, by
-// undoing the switch.
+// takeRollback ends the trial with a rollback or, before the boot, by undoing
+// the boot switch.
 func (t *step) takeRollback(reason, message string) {
 	op := t.s.Op
 	switch {
@@ -220,7 +219,7 @@ func (t *step) takeRollback(reason, message string) {
 		t.enter(0)
 	case op.State == nodeos.OperationOnTrial:
 		t.goBack(reason, message)
-	default: // something runs: it stops first
+	default: // stop the running phase first
 		op.Stop = &Stop{Reason: reason, Message: message}
 	}
 }

@@ -6,7 +6,7 @@
 //
 // A task asks the machine through the small roles of nodeos.Host, and images
 // through ImageSource; it takes no decision that outlives it. Every task may
-// be cancelled, and doing it twice is the same as once: after a crash the
+// be canceled, and doing it twice is the same as once: after a crash the
 // phase that ran is run again.
 package tasks
 

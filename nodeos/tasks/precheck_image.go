@@ -56,7 +56,7 @@ func floor(m nodeos.Memory, image nodeos.Image) error {
 		image.Product, image.Version, high)
 }
 
-// room says whether the image fits and nothing is on trial.
+// room reports whether the image fits and nothing is on trial.
 func room(inv nodeos.Inventory, t target, image nodeos.Image) error {
 	if trial := t.call.Memory.Trial; trial != nil && trial.OperationID != t.call.OperationID {
 		return nodeos.Refuse("Unconfirmed", "operation %s has %s on trial: commit it or roll it back first", trial.OperationID, trial.Image.Version)

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// wanted is the digest to go back to, if the run says which: the trial's
+// wanted is the digest to go back to, if the run reports which: the trial's
 // predecessor, or what the request names.
 func wanted(call nodeos.TaskCall) string {
 	if t := call.Memory.Trial; t != nil {

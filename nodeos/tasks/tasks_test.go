@@ -121,7 +121,7 @@ func (s *stage) run(name string, memory nodeos.Memory) error {
 	return f(s.t.Context(), zap.NewNop(), s.rt)
 }
 
-func TestEveryTaskOfEveryPlanIsThere(t *testing.T) {
+func TestEveryTaskOfEveryPlanIsRegistered(t *testing.T) {
 	s := newStage(t, nowhere{})
 	used := map[string]bool{}
 	o := nodeos.Order{OperationID: "op", Caller: "me"}
@@ -151,7 +151,7 @@ func TestEveryTaskOfEveryPlanIsThere(t *testing.T) {
 	}
 }
 
-func TestThePrecheckRefusesWhatMustNotBeInstalled(t *testing.T) {
+func TestPrecheckRefusesInvalidImages(t *testing.T) {
 	for name, tc := range map[string]struct {
 		memory nodeos.Memory
 		change func(s *stage)
@@ -194,7 +194,7 @@ func TestThePrecheckRefusesWhatMustNotBeInstalled(t *testing.T) {
 	}
 }
 
-func TestAnUnsignedImageIsNeverFetched(t *testing.T) {
+func TestUnsignedImageIsNeverFetched(t *testing.T) {
 	s := newStage(t, nowhere{})
 	s.source.err = nodeos.Refuse("Unsigned", "no signature")
 	if err := s.run(nodeos.TaskStageImage, nodeos.Memory{}); nodeos.ReasonOf(err, "") != "Unsigned" || s.source.fetches != 0 {
@@ -202,7 +202,7 @@ func TestAnUnsignedImageIsNeverFetched(t *testing.T) {
 	}
 }
 
-func TestStagingFetchesOnceAndOnlyWhatWasVerified(t *testing.T) {
+func TestStagingFetchesTheVerifiedImageOnce(t *testing.T) {
 	s := newStage(t, nowhere{})
 	good := s.source.content
 	s.source.content = bytes.Replace(good, []byte("2.0.0"), []byte("6.6.6"), 1)
@@ -219,7 +219,7 @@ func TestStagingFetchesOnceAndOnlyWhatWasVerified(t *testing.T) {
 	}
 }
 
-func TestTheFirmwareIsNotToldWithoutADeadManTimer(t *testing.T) {
+func TestBootSwitchRequiresADeadManTimer(t *testing.T) {
 	s := newStage(t, nowhere{})
 	must(t, s.run(nodeos.TaskStageImage, nodeos.Memory{}))
 	if err := s.run(nodeos.TaskSetNextBoot, nodeos.Memory{}); err == nil || !strings.Contains(err.Error(), "not armed") {
@@ -230,7 +230,7 @@ func TestTheFirmwareIsNotToldWithoutADeadManTimer(t *testing.T) {
 	must(t, s.run(nodeos.TaskClearNextBoot, armed))
 }
 
-func TestAnotherSystemThanTheWantedOneIsNeitherVerifiedNorCommitted(t *testing.T) {
+func TestUnexpectedOSIsNeitherVerifiedNorCommitted(t *testing.T) {
 	s := newStage(t, nowhere{})
 	if err := s.run(nodeos.TaskVerifyBooted, nodeos.Memory{}); nodeos.ReasonOf(err, "") != "WrongSystem" {
 		t.Errorf("verify: %v", err)
@@ -240,7 +240,7 @@ func TestAnotherSystemThanTheWantedOneIsNeitherVerifiedNorCommitted(t *testing.T
 	}
 }
 
-func TestTheConfigurationIsLoadedOrRefused(t *testing.T) {
+func TestConfigurationIsLoadedOrRejected(t *testing.T) {
 	s := newStage(t, nowhere{config: []byte("good")})
 	must(t, s.run(nodeos.TaskLoadConfig, nodeos.Memory{}))
 	if string(*s.rt.config) != "good" {

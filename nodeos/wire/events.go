@@ -14,7 +14,7 @@ import (
 )
 
 // LostToProto returns the event that says how many events a watcher missed;
-// zero says that nobody knows.
+// zero reports that nobody knows.
 func LostToProto(count uint64) *agentpb.Event {
 	return &agentpb.Event{Payload: &agentpb.Event_Lost{Lost: &agentpb.LostEvent{Count: count}}}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // golden are the bytes of facts() as version 1 of the protocol has them. They
-// are never written anew: an agent of that version goes on sending them.
+// are never written anew: an agent of that version continues sending them.
 func golden(t *testing.T) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "facts.v1.base64"))
@@ -32,7 +32,7 @@ func golden(t *testing.T) []byte {
 	return data
 }
 
-func TestFactsOfAnAgentOfTheFirstVersionAreRead(t *testing.T) {
+func TestFactsOfTheFirstVersionAreDecoded(t *testing.T) {
 	var message agentpb.Facts
 	if err := proto.Unmarshal(golden(t), &message); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestFactsOfAnAgentOfTheFirstVersionAreRead(t *testing.T) {
 	}
 }
 
-func TestFactsOfANewerAgentAreReadAsFarAsTheyAreKnown(t *testing.T) {
+func TestUnknownFieldsOfANewerAgentAreIgnored(t *testing.T) {
 	data := protowire.AppendTag(golden(t), 900, protowire.BytesType)
 	data = protowire.AppendBytes(data, []byte("of the future"))
 	var message agentpb.Facts

@@ -76,7 +76,7 @@ func facts() (nodeos.HostFacts, About) {
 	return f, About{Version: "1.2.3", TrustVersion: 3, TrustDigest: digest("e"), CertificateExpires: at.Add(90 * 24 * time.Hour)}
 }
 
-func TestFactsSurviveTheWire(t *testing.T) {
+func TestFactsRoundTrip(t *testing.T) {
 	want, about := facts()
 	got, gotAbout := FactsFromProto(throughWire(t, FactsToProto(want, about), &agentpb.Facts{}))
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -87,7 +87,7 @@ func TestFactsSurviveTheWire(t *testing.T) {
 	}
 }
 
-func TestEveryEventSurvivesTheWire(t *testing.T) {
+func TestEveryEventRoundTrips(t *testing.T) {
 	for _, payload := range []nodeos.Payload{
 		nodeos.EventSequenceStart{Sequence: nodeos.SequenceUpgrade, Phases: 8, Resumed: true},
 		nodeos.EventSequenceStop{
@@ -124,7 +124,7 @@ func TestEveryEventSurvivesTheWire(t *testing.T) {
 	}
 }
 
-func TestEveryStateAndDeadlineHasAWord(t *testing.T) {
+func TestEveryStateAndDeadlineActionHasAWireValue(t *testing.T) {
 	for number := range agentpb.OperationState_name {
 		state := agentpb.OperationState(number)
 		if got := StateToProto(StateFromProto(state)); got != state {
@@ -142,7 +142,7 @@ func TestEveryStateAndDeadlineHasAWord(t *testing.T) {
 	}
 }
 
-func TestWallTenALyingHostForgesNoLineAndFillsNoMemory(t *testing.T) {
+func TestT10UntrustedHostStringsAreSanitizedAndBounded(t *testing.T) {
 	in := &agentpb.Facts{HostId: "h1\n\nSigned-off-by: root", HighWater: map[string]string{}}
 	for i := range 1000 {
 		in.Denied = append(in.Denied, &agentpb.Denial{Digest: strings.Repeat("x", 500), Why: "\x1b[31mred"})

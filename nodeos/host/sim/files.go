@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// ErrPowerLoss says that the power went before a write: nothing after it
+// ErrPowerLoss reports that the power went before a write: nothing after it
 // happened.
 var ErrPowerLoss = errors.New("power loss")
 

@@ -185,7 +185,7 @@ func PowerOff(dir string) error { return powerOff(disk{dir: dir}) }
 // Status is what a machine looks like from outside, for whoever plays its
 // kubelet.
 type Status struct {
-	// Up says that a system runs.
+	// Up reports that a system runs.
 	Up bool
 	// BootID is the current boot's.
 	BootID string
@@ -193,11 +193,11 @@ type Status struct {
 	Image nodeos.Image
 	// Document is the running system's own word.
 	Document Document
-	// ServicesStopped says that the kubelet is stopped.
+	// ServicesStopped reports that the kubelet is stopped.
 	ServicesStopped bool
 	// Healthy is the result of the system's own checks.
 	Healthy bool
-	// NoNetwork says that nobody reaches it.
+	// NoNetwork reports that nobody reaches it.
 	NoNetwork bool
 }
 
@@ -232,7 +232,7 @@ func Inspect(dir string) (Status, error) {
 	return s, err
 }
 
-// exists says whether a file of the machine is there.
+// exists reports whether a file of the machine is there.
 func (d disk) exists(parts ...string) (bool, error) {
 	_, err := os.Stat(d.path(parts...))
 	if errors.Is(err, os.ErrNotExist) {

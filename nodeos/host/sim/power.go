@@ -49,7 +49,7 @@ func HoldPower(ctx context.Context, dir string) (io.Closer, error) {
 	}
 }
 
-// Powered says whether another process has the machine in dir under power. A
+// Powered reports whether another process has the machine in dir under power. A
 // machine that nobody ever held counts as powered: its tests call Boot
 // themselves.
 func Powered(dir string) (bool, error) {

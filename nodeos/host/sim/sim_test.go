@@ -92,11 +92,11 @@ func (m *machine) Image(t *testing.T, version string, kind hosttest.Kind) (nodeo
 	return image, data
 }
 
-func TestTheSimulatedMachineIsAHost(t *testing.T) {
+func TestSimulatedMachineConforms(t *testing.T) {
 	hosttest.Run(t, func(t *testing.T) hosttest.Machine { t.Helper(); return newMachine(t) })
 }
 
-func TestACorruptedSlotNeverBoots(t *testing.T) {
+func TestCorruptedSlotNeverBoots(t *testing.T) {
 	m := newMachine(t)
 	h := m.Boot(t)
 	image, data := m.Image(t, "2.0.0", hosttest.Healthy)
@@ -118,7 +118,7 @@ func TestACorruptedSlotNeverBoots(t *testing.T) {
 	}
 }
 
-func TestADiskThatChangesAByteIsFoundByReadingBack(t *testing.T) {
+func TestCorruptedWriteIsDetectedByReadingBack(t *testing.T) {
 	m := newMachine(t)
 	h := m.Boot(t)
 	if err := SetFaults(m.dir, Faults{CorruptStage: true}); err != nil {
@@ -136,7 +136,7 @@ func TestADiskThatChangesAByteIsFoundByReadingBack(t *testing.T) {
 	}
 }
 
-func TestAPowerLossFromTheFaultsFileHappensOnceAtItsPoint(t *testing.T) {
+func TestPowerLossFromTheFaultsFileHappensOnce(t *testing.T) {
 	for _, point := range Points() {
 		t.Run(point, func(t *testing.T) {
 			m := newMachine(t)
@@ -160,7 +160,7 @@ func TestAPowerLossFromTheFaultsFileHappensOnceAtItsPoint(t *testing.T) {
 	}
 }
 
-func TestBootTakesItsTimeAndEndsWithItsContext(t *testing.T) {
+func TestBootTakesBootSecondsAndEndsWithItsContext(t *testing.T) {
 	m := &machine{dir: t.TempDir()}
 	data := content(t, Document{Product: "os", Version: "1.0.0", BootSeconds: 2.5})
 	image, err := ImageOf("os", data)
@@ -187,7 +187,7 @@ func TestBootTakesItsTimeAndEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestLookSaysWhenTheMachineIsDown(t *testing.T) {
+func TestLookReportsWhenTheMachineIsDown(t *testing.T) {
 	m := newMachine(t)
 	h := m.Boot(t)
 	s, err := Inspect(m.dir)
@@ -209,7 +209,7 @@ func TestLookSaysWhenTheMachineIsDown(t *testing.T) {
 	}
 }
 
-func TestCreateLeavesAMachineThatIsThere(t *testing.T) {
+func TestCreateKeepsAnExistingMachine(t *testing.T) {
 	m := newMachine(t)
 	image, data := m.Image(t, "9.0.0", hosttest.Healthy)
 	if err := Create(m.dir, image, data); err != nil {
