@@ -115,8 +115,8 @@ type WatchOptions struct {
 // WatchOptionFunc sets an option of a watch.
 type WatchOptionFunc func(opts *WatchOptions) error
 
-// errTwoTails is returned when mutually exclusive watch options are set.
-var errTwoTails = errors.New("tail events, tail id and tail duration are mutually exclusive")
+// errExclusiveTails is returned when mutually exclusive watch options are set.
+var errExclusiveTails = errors.New("tail events, tail id and tail duration are mutually exclusive")
 
 // Validate checks that at most one option is set.
 func (o WatchOptions) Validate() error {
@@ -127,7 +127,7 @@ func (o WatchOptions) Validate() error {
 		}
 	}
 	if n > 1 {
-		return errTwoTails
+		return errExclusiveTails
 	}
 	return nil
 }

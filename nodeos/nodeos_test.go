@@ -206,15 +206,15 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		return r
 	}
 	for name, r := range map[string]Request{
-		"no caller":          bad(func(r *UpgradeRequest) { r.Caller = "" }),
-		"a very long id":     bad(func(r *UpgradeRequest) { r.OperationID = strings.Repeat("x", 254) }),
+		"no caller":                 bad(func(r *UpgradeRequest) { r.Caller = "" }),
+		"a very long id":            bad(func(r *UpgradeRequest) { r.OperationID = strings.Repeat("x", 254) }),
 		"a fence without a cluster": bad(func(r *UpgradeRequest) { r.Fence = &Fence{Epoch: 1} }),
-		"a tag":              bad(func(r *UpgradeRequest) { r.Image.Digest = "latest" }),
-		"no repository":      bad(func(r *UpgradeRequest) { r.Image.Repository = "" }),
-		"no version":         bad(func(r *UpgradeRequest) { r.Version = "" }),
-		"negative deadline":  bad(func(r *UpgradeRequest) { r.CommitDeadline = -1 }),
-		"a long deadline":    bad(func(r *UpgradeRequest) { r.CommitDeadline = 365 * 24 * time.Hour }),
-		"an unknown action":  bad(func(r *UpgradeRequest) { r.OnDeadline = "explode" }),
+		"a tag":                     bad(func(r *UpgradeRequest) { r.Image.Digest = "latest" }),
+		"no repository":             bad(func(r *UpgradeRequest) { r.Image.Repository = "" }),
+		"no version":                bad(func(r *UpgradeRequest) { r.Version = "" }),
+		"negative deadline":         bad(func(r *UpgradeRequest) { r.CommitDeadline = -1 }),
+		"a long deadline":           bad(func(r *UpgradeRequest) { r.CommitDeadline = 365 * 24 * time.Hour }),
+		"an unknown action":         bad(func(r *UpgradeRequest) { r.OnDeadline = "explode" }),
 	} {
 		if err := CheckRequest(SequenceUpgrade, r); !errors.Is(err, ErrInvalidSequenceData) {
 			t.Errorf("%s: %v", name, err)

@@ -21,13 +21,13 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/runner"
 )
 
-// agentConfig is what the agent is told on its command line. Nothing of it comes
-// from the network or the environment.
+// agentConfig is the configuration from the command line. The agent reads no
+// configuration from the network or the environment.
 type agentConfig struct {
 	listen          string
 	stateDir        string
 	pkiDir          string
-	foreignCA       string
+	untrustedCA     string
 	clusterUID      string
 	nodeName        string
 	platform        string
@@ -39,10 +39,10 @@ type agentConfig struct {
 	restartInterval time.Duration
 	logLevel        string
 	sim             simConfig
-	doors           doors
+	insecure        insecureOptions
 }
 
-// simConfig is about the simulated machine.
+// simConfig configures the simulated machine.
 type simConfig struct {
 	dir       string
 	supervise bool
@@ -50,14 +50,14 @@ type simConfig struct {
 	imageRef  string
 }
 
-// doors are ways in that are for development: each is said in the log.
-type doors struct {
+// insecureOptions weaken the security for development; enabled ones are logged.
+type insecureOptions struct {
 	plainHTTP bool
 	loopback  bool
 }
 
-// open names the doors that are open.
-func (d doors) open() []string {
+// enabled returns the names of the enabled options.
+func (d insecureOptions) enabled() []string {
 	var names []string
 	if d.plainHTTP {
 		names = append(names, "allow-plain-http")
@@ -68,7 +68,7 @@ func (d doors) open() []string {
 	return names
 }
 
-// parse reads the command line; flag.ErrHelp reports that help was asked for.
+// parse parses the command line; flag.ErrHelp means that help was requested.
 func parse(args []string, stderr io.Writer) (agentConfig, error) {
 	var c agentConfig
 	var digest string
@@ -77,7 +77,7 @@ func parse(args []string, stderr io.Writer) (agentConfig, error) {
 	set.StringVar(&c.listen, "listen", ":"+strconv.Itoa(agent.DefaultPort), "address to serve at")
 	set.StringVar(&c.stateDir, "state-dir", "/var/lib/lockstep", "directory of journal, trust document and host id; never inside a slot")
 	set.StringVar(&c.pkiDir, "pki-dir", "/etc/lockstep/pki", "directory with tls.crt, tls.key and ca.crt (the callers' authority), as lockstep pki issue host makes it")
-	set.StringVar(&c.foreignCA, "refuse-ca", "", "file of an authority that must not be the callers', such as the API server's for clients")
+	set.StringVar(&c.untrustedCA, "refuse-ca", "", "file of an authority that must not be the callers', such as the API server's for clients")
 	set.StringVar(&c.clusterUID, "cluster-uid", "", "UID of the cluster that this host belongs to")
 	set.StringVar(&c.nodeName, "node-name", "", "name of the host's Node; default: the machine configuration's")
 	set.StringVar(&c.platform, "platform", "metal", "where the host runs: "+strings.Join(platform.Names(), ", "))
@@ -92,8 +92,8 @@ func parse(args []string, stderr io.Writer) (agentConfig, error) {
 	set.BoolVar(&c.sim.supervise, "supervise", false, "play the simulated machine's firmware: boot it, and run its agent as a process that really restarts")
 	set.StringVar(&c.sim.image, "sim-image", "", "file with the system that a new simulated machine has")
 	set.StringVar(&c.sim.imageRef, "sim-image-ref", "", "repository@sha256:… of that system; default: the digest of the file")
-	set.BoolVar(&c.doors.plainHTTP, "allow-plain-http", false, "development: registries without TLS, where the registries file says so")
-	set.BoolVar(&c.doors.loopback, "allow-loopback-registries", false, "development: registries on this machine")
+	set.BoolVar(&c.insecure.plainHTTP, "allow-plain-http", false, "development: registries without TLS, where the registries file says so")
+	set.BoolVar(&c.insecure.loopback, "allow-loopback-registry", false, "development: registries on this machine")
 	if err := set.Parse(args); err != nil {
 		return agentConfig{}, err
 	}
@@ -109,7 +109,7 @@ func parse(args []string, stderr io.Writer) (agentConfig, error) {
 	return c, c.check()
 }
 
-// check says what is missing, all at once.
+// check returns all errors of the configuration.
 func (c agentConfig) check() error {
 	var all []error
 	need := func(bad bool, format string, args ...any) {
@@ -117,11 +117,11 @@ func (c agentConfig) check() error {
 			all = append(all, fmt.Errorf(format, args...))
 		}
 	}
-	need(c.backend != "sim", "-backend %q: this agent knows sim", c.backend)
-	need(c.backend == "sim" && c.sim.dir == "", "-sim-dir: the simulated machine needs a directory")
-	need(!slices.Contains(platform.Names(), c.platform), "-platform %q: this agent knows %v", c.platform, platform.Names())
-	need(c.stateDir == "", "-state-dir: there must be one")
-	need((c.trustPolicy == "") != (c.trustDigest == ""), "-trust-policy and -trust-root-digest go together")
+	need(c.backend != "sim", "-backend %q: want sim", c.backend)
+	need(c.backend == "sim" && c.sim.dir == "", "-sim-dir: required for the simulated machine")
+	need(!slices.Contains(platform.Names(), c.platform), "-platform %q: want one of %v", c.platform, platform.Names())
+	need(c.stateDir == "", "-state-dir: required")
+	need((c.trustPolicy == "") != (c.trustDigest == ""), "-trust-policy and -trust-digest must be set together")
 	if _, _, err := net.SplitHostPort(c.listen); err != nil {
 		all = append(all, fmt.Errorf("-listen: %w", err))
 	}

@@ -18,8 +18,8 @@ import (
 
 func TestSignedImageIsStagedActivatedBootedAndCommitted(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	next := b.system(sim.Document{Version: "2.1.0", KubeletVersion: "v1.36.4"}, true)
+	b := newEnv(t)
+	next := b.image(sim.Document{Version: "2.1.0", KubeletVersion: "v1.36.4"}, true)
 	before := b.until("idle", func(s fleet.State) bool { return s.Connected && s.Facts.Operation == nil })
 	pid := b.agentPID()
 	if before.Facts.NodeName != "node-1" || before.Facts.Booted.Version != "2.0.0" || before.About.TrustVersion != 1 {
@@ -39,7 +39,7 @@ func TestSignedImageIsStagedActivatedBootedAndCommitted(t *testing.T) {
 
 	trial := b.onTrial("up-1", fleet.Activation{Image: next})
 	if trial.Facts.BootID == before.Facts.BootID || b.agentPID() == pid {
-		t.Errorf("boot %s and process %d are those of before", trial.Facts.BootID, pid)
+		t.Errorf("boot id %s or process %d did not change", trial.Facts.BootID, pid)
 	}
 	if trial.Facts.Booted.Digest != next.Ref.Digest || trial.Facts.Booted.Confirmed || trial.Facts.Trial == nil {
 		t.Errorf("facts on trial: %+v", trial.Facts)
@@ -62,15 +62,15 @@ func TestSignedImageIsStagedActivatedBootedAndCommitted(t *testing.T) {
 	}
 	again, err := b.fleet.Activate(t.Context(), "h1", b.order("up-1"), fleet.Activation{Image: next})
 	if err != nil || !again.Repeated || again.Operation.State != nodeos.OperationSucceeded {
-		t.Errorf("the same order again = %+v, %v; want the same run", again, err)
+		t.Errorf("the same order again = %+v, %v; want the same operation", again, err)
 	}
 }
 
 func TestAfterACommitOnlyARollbackRestoresThePreviousOS(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	next := b.system(sim.Document{Version: "2.1.0"}, true)
-	older := b.system(sim.Document{Version: "2.0.5"}, true)
+	b := newEnv(t)
+	next := b.image(sim.Document{Version: "2.1.0"}, true)
+	older := b.image(sim.Document{Version: "2.0.5"}, true)
 	b.onTrial("up-1", fleet.Activation{Image: next})
 	if _, err := b.fleet.Commit(t.Context(), "h1", b.order("up-1"), next.Ref.Digest); err != nil {
 		t.Fatal(err)
@@ -99,8 +99,8 @@ func TestAfterACommitOnlyARollbackRestoresThePreviousOS(t *testing.T) {
 
 func TestUnhealthyOSRollsBackAutomaticallyAndIsDenied(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	sick := b.system(sim.Document{Version: "2.1.0", Faults: sim.Faults{Unhealthy: true}}, true)
+	b := newEnv(t)
+	sick := b.image(sim.Document{Version: "2.1.0", Faults: sim.Faults{Unhealthy: true}}, true)
 	if _, err := b.fleet.Activate(t.Context(), "h1", b.order("up-1"), fleet.Activation{Image: sick}); err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +118,8 @@ func TestUnhealthyOSRollsBackAutomaticallyAndIsDenied(t *testing.T) {
 
 func TestFirmwareFallsBackFromAnOSThatDoesNotBoot(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	stuck := b.system(sim.Document{Version: "2.1.0", Faults: sim.Faults{HangAtBoot: true}}, true)
+	b := newEnv(t)
+	stuck := b.image(sim.Document{Version: "2.1.0", Faults: sim.Faults{HangAtBoot: true}}, true)
 	if _, err := b.fleet.Activate(t.Context(), "h1", b.order("up-1"), fleet.Activation{Image: stuck}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,10 +130,10 @@ func TestFirmwareFallsBackFromAnOSThatDoesNotBoot(t *testing.T) {
 
 func TestHostWithoutReconcilerRollsBackAtTheDeadline(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	next := b.system(sim.Document{Version: "2.1.0"}, true)
+	b := newEnv(t)
+	next := b.image(sim.Document{Version: "2.1.0"}, true)
 	b.onTrial("up-1", fleet.Activation{Image: next, CommitDeadline: 5 * time.Second, OnDeadline: nodeos.DeadlineRollback})
-	// Nobody commits.
+	// No commit follows.
 	if got := b.ended("up-1"); got.State != nodeos.OperationRolledBack {
 		t.Errorf("upgrade: %+v", got)
 	}
@@ -141,8 +141,8 @@ func TestHostWithoutReconcilerRollsBackAtTheDeadline(t *testing.T) {
 
 func TestUnreachableHostRollsBackAtTheDeadline(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	deaf := b.system(sim.Document{Version: "2.1.0", Faults: sim.Faults{NoNetwork: true}}, true)
+	b := newEnv(t)
+	deaf := b.image(sim.Document{Version: "2.1.0", Faults: sim.Faults{NoNetwork: true}}, true)
 	if _, err := b.fleet.Activate(t.Context(), "h1", b.order("up-1"), fleet.Activation{Image: deaf, CommitDeadline: 4 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
@@ -159,10 +159,10 @@ func TestUnreachableHostRollsBackAtTheDeadline(t *testing.T) {
 
 func TestT5AgentRefusesImagesNotSignedUnderItsOwnPolicy(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	unsigned := b.system(sim.Document{Version: "2.1.0"}, false)
-	renamed := b.system(sim.Document{Version: "2.2.0"}, true)
-	renamed.Version = "9.9.0" // what the order says is only compared
+	b := newEnv(t)
+	unsigned := b.image(sim.Document{Version: "2.1.0"}, false)
+	renamed := b.image(sim.Document{Version: "2.2.0"}, true)
+	renamed.Version = "9.9.0" // only compared with the image
 	for id, tc := range map[string]struct {
 		image  nodeos.Image
 		reason string
@@ -182,14 +182,14 @@ func TestT5AgentRefusesImagesNotSignedUnderItsOwnPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if facts.Staged != nil {
-		t.Errorf("a refused system was written: %+v", facts.Staged)
+		t.Errorf("a refused image was written: %+v", facts.Staged)
 	}
 }
 
 func TestT5DeliveredTrustDocumentTakesEffectImmediately(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	next := b.system(sim.Document{Version: "2.1.0"}, true)
+	b := newEnv(t)
+	next := b.image(sim.Document{Version: "2.1.0"}, true)
 	second, _ := b.envelope(2, "revoked: {digests: [\""+next.Ref.Digest+"\"]}\n")
 	if version, err := b.fleet.DeliverTrust(t.Context(), "h1", second); err != nil || version != 2 {
 		t.Fatalf("deliver = %d, %v", version, err)
@@ -198,7 +198,7 @@ func TestT5DeliveredTrustDocumentTakesEffectImmediately(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.ended("stage-1"); got.State != nodeos.OperationFailed || got.Reason != "Revoked" {
-		t.Errorf("a revoked system: %+v", got)
+		t.Errorf("a revoked image: %+v", got)
 	}
 	third, _ := b.envelope(4, "")
 	if _, err := b.fleet.DeliverTrust(t.Context(), "h1", third); nodeos.ReasonOf(err, "") != "PolicyChangeRefused" {
@@ -208,7 +208,7 @@ func TestT5DeliveredTrustDocumentTakesEffectImmediately(t *testing.T) {
 
 func TestRotatedCertificateIsServedByTheSameProcess(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newEnv(t)
 	_, before, err := b.fleet.Facts(t.Context(), "h1")
 	if err != nil {
 		t.Fatal(err)
@@ -225,11 +225,11 @@ func TestRotatedCertificateIsServedByTheSameProcess(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the certificate still ends at %s (%v)", now.CertificateExpires, err)
+			t.Fatalf("the certificate still expires at %s (%v)", now.CertificateExpires, err)
 		}
 	}
 	if got := b.agentPID(); got != pid {
-		t.Errorf("the agent is process %d, want still %d", got, pid)
+		t.Errorf("agent process is %d, want %d", got, pid)
 	}
 }
 
@@ -251,15 +251,15 @@ func TestClockIsNeverBeforeTheBuildTime(t *testing.T) {
 		{time.Unix(0, 0), built}, {built.Add(time.Hour), built.Add(time.Hour)},
 	} {
 		if got := clock(func() time.Time { return tc.wall }, built)(); !got.Equal(tc.want) {
-			t.Errorf("at %s by the wall it is %s, want %s", tc.wall, got, tc.want)
+			t.Errorf("clock at %s is %s, want %s", tc.wall, got, tc.want)
 		}
 	}
 }
 
 func TestAgentCrashDuringATrialLosesNothing(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	next := b.system(sim.Document{Version: "2.1.0"}, true)
+	b := newEnv(t)
+	next := b.image(sim.Document{Version: "2.1.0"}, true)
 	trial := b.onTrial("up-1", fleet.Activation{Image: next})
 	pid := b.agentPID()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
@@ -269,7 +269,7 @@ func TestAgentCrashDuringATrialLosesNothing(t *testing.T) {
 		return s.Connected && s.LastSeen.After(trial.LastSeen.Add(500*time.Millisecond)) && s.Facts.Operation != nil && s.Facts.Operation.State == nodeos.OperationOnTrial
 	})
 	if b.agentPID() == pid || back.Facts.BootID != trial.Facts.BootID {
-		t.Errorf("the agent is process %d in boot %s, want another process in boot %s", b.agentPID(), back.Facts.BootID, trial.Facts.BootID)
+		t.Errorf("agent process is %d in boot %s, want another process in boot %s", b.agentPID(), back.Facts.BootID, trial.Facts.BootID)
 	}
 	if _, err := b.fleet.Commit(t.Context(), "h1", b.order("up-1"), next.Ref.Digest); err != nil {
 		t.Fatal(err)
@@ -281,10 +281,10 @@ func TestAgentCrashDuringATrialLosesNothing(t *testing.T) {
 
 func TestAgentExitsWithItsSupervisor(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := newEnv(t)
 	pid := b.agentPID()
 	if powered, err := sim.Powered(b.machine()); err != nil || !powered {
-		t.Errorf("a machine under a supervisor is powered: %v, %v", powered, err)
+		t.Errorf("powered with a supervisor = %v, %v", powered, err)
 	}
 	if err := b.process.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestAgentExitsWithItsSupervisor(t *testing.T) {
 	defer tick.Stop()
 	for ; ; <-tick.C {
 		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		gone := err != nil || strings.Contains(string(state), ") Z ") // a zombie that nobody collects here
+		gone := err != nil || strings.Contains(string(state), ") Z ") // an uncollected zombie
 		powered, err := sim.Powered(b.machine())
 		if err != nil {
 			t.Fatal(err)
@@ -303,7 +303,7 @@ func TestAgentExitsWithItsSupervisor(t *testing.T) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after its supervisor's death the agent is gone: %v, the machine under power: %v", gone, powered)
+			t.Fatalf("after the supervisor died: agent gone: %v, machine powered: %v", gone, powered)
 		}
 	}
 }

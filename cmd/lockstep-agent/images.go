@@ -17,19 +17,19 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// signedImages verifies OS images against the host's own trust document and
-// fetches what it verified; nothing that the reconciler says is believed.
+// signedImages verifies OS images against the host's own trust document and fetches
+// verified images; it doesn't trust the reconciler.
 type signedImages struct {
 	verifier *verify.Verifier
 	fetcher  *image.Fetcher
-	// dir holds the download of at most one image at a time.
+	// dir contains the download of at most one image.
 	dir string
 }
 
 var _ tasks.ImageSource = (*signedImages)(nil)
 
-// Verify implements tasks.ImageSource: product and version are read from the
-// bytes under the verified digest.
+// Verify implements tasks.ImageSource: product and version are read from the bytes
+// under the verified digest.
 func (s *signedImages) Verify(ctx context.Context, ref nodeos.ImageRef) (tasks.Verified, error) {
 	signed, err := s.verifier.OS(ctx, verify.Request{Image: ref.String()})
 	if err != nil {
@@ -49,12 +49,12 @@ func (s *signedImages) Verify(ctx context.Context, ref nodeos.ImageRef) (tasks.V
 	}, nil
 }
 
-// Fetch implements tasks.ImageSource. An earlier download of the same image
-// continues where it broke off; its bytes count for the digest again.
+// Fetch implements tasks.ImageSource. It resumes an interrupted download of the same
+// image; the digest covers all bytes.
 func (s *signedImages) Fetch(ctx context.Context, v tasks.Verified) (io.ReadCloser, error) {
 	signed, ok := v.Proof.(verify.Signed)
 	if !ok {
-		return nil, fmt.Errorf("image %s comes without the proof of its verification", v.Image.Ref)
+		return nil, fmt.Errorf("fetch %s: no proof of verification", v.Image.Ref)
 	}
 	path, err := s.file(v.Image.ContentDigest)
 	if err != nil {
@@ -70,14 +70,14 @@ func (s *signedImages) Fetch(ctx context.Context, v tasks.Verified) (io.ReadClos
 	return &download{Reader: io.LimitReader(f, v.Image.Size), file: f}, nil
 }
 
-// file returns where an image is downloaded to, and removes what other images
-// left there.
+// file returns the download path of an image and removes downloads of other
+// images.
 func (s *signedImages) file(contentDigest string) (string, error) {
 	if err := nodeos.ValidateDigest(contentDigest); err != nil {
 		return "", err
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return "", fmt.Errorf("make the download directory: %w", err)
+		return "", fmt.Errorf("create the download directory: %w", err)
 	}
 	name := contentDigest[len("sha256:"):]
 	entries, err := os.ReadDir(s.dir)
@@ -101,12 +101,12 @@ func (s *signedImages) fill(ctx context.Context, signed verify.Signed, f *os.Fil
 	}
 	if _, err := s.fetcher.Blob(ctx, signed, f, image.BlobOptions{Have: have}); err != nil {
 		if ctx.Err() != nil {
-			return err // what is there serves the next try
+			return err // the next attempt resumes the download
 		}
 		if have == 0 {
 			return err
 		}
-		// What was there before may be what is wrong: begin anew.
+		// The existing bytes may be corrupt: start again.
 		if err := f.Truncate(0); err != nil {
 			return err
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/tasks"
 )
 
-// source makes the agent's own image source under the bed's trust document.
-func source(t *testing.T, b *bed) (*signedImages, string) {
+// source returns the agent's image source for the trust document of the env.
+func source(t *testing.T, b *env) (*signedImages, string) {
 	t.Helper()
 	trusted, err := agent.OpenTrustStore(t.TempDir(), time.Now)
 	if err != nil {
@@ -30,8 +30,8 @@ func source(t *testing.T, b *bed) (*signedImages, string) {
 	if err := trusted.Pin(sealed, digest); err != nil {
 		t.Fatal(err)
 	}
-	cfg := agentConfig{stateDir: t.TempDir(), doors: doors{loopback: true}}
-	images, client, err := newImages(cfg, machineNeeds{trusted: trusted, log: zap.NewNop(), now: time.Now})
+	cfg := agentConfig{stateDir: t.TempDir(), insecure: insecureOptions{loopback: true}}
+	images, client, err := newImages(cfg, machineConfig{trusted: trusted, log: zap.NewNop(), now: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,8 +40,8 @@ func source(t *testing.T, b *bed) (*signedImages, string) {
 }
 
 func TestDownloadResumesAfterGoodBytesAndRestartsAfterBadOnes(t *testing.T) {
-	b := newShelf(t)
-	image := b.system(sim.Document{Version: "2.1.0", Padding: strings.Repeat("x", 100_000)}, true)
+	b := newRegistryEnv(t)
+	image := b.image(sim.Document{Version: "2.1.0", Padding: strings.Repeat("x", 100_000)}, true)
 	content, err := os.ReadFile(filepath.Join(b.dir, "system-2.1.0.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -88,13 +88,13 @@ func TestDownloadResumesAfterGoodBytesAndRestartsAfterBadOnes(t *testing.T) {
 }
 
 func TestFetchRequiresVerification(t *testing.T) {
-	b := newShelf(t)
-	image := b.system(sim.Document{Version: "2.1.0"}, true)
+	b := newRegistryEnv(t)
+	image := b.image(sim.Document{Version: "2.1.0"}, true)
 	images, _ := source(t, b)
 	if _, err := images.Fetch(t.Context(), tasks.Verified{Image: image}); err == nil {
 		t.Error("fetched")
 	}
-	unsigned := b.system(sim.Document{Version: "2.2.0"}, false)
+	unsigned := b.image(sim.Document{Version: "2.2.0"}, false)
 	if _, err := images.Verify(t.Context(), unsigned.Ref); nodeos.ReasonOf(err, "") != "Unsigned" {
 		t.Errorf("an unsigned image = %v", err)
 	}

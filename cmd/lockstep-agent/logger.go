@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newLogger writes JSON lines to out.
+// newLogger returns a logger that writes JSON lines to out.
 func newLogger(level string, out io.Writer) (*zap.Logger, error) {
 	core, err := newCore(level, out)
 	if err != nil {

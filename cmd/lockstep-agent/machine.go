@@ -30,8 +30,8 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// machineNeeds are what the parts of a machine are made with.
-type machineNeeds struct {
+// machineConfig are the dependencies of newMachineParts.
+type machineConfig struct {
 	hostID  string
 	trusted *agent.TrustStore
 	logging nodeos.LoggingManager
@@ -39,7 +39,7 @@ type machineNeeds struct {
 	now     func() time.Time
 }
 
-// machineParts are the controller of a host and what it is wired to.
+// machineParts are the controller of a host and its parts.
 type machineParts struct {
 	controller *runner.Controller
 	events     *events.Ring
@@ -52,8 +52,8 @@ func (m *machineParts) close() error {
 	return m.journal.Close()
 }
 
-// newMachineParts wires the controller: machine, tasks, journal, events.
-func newMachineParts(ctx context.Context, cfg agentConfig, n machineNeeds) (_ *machineParts, err error) {
+// newMachineParts creates the controller with its machine, tasks, journal and events.
+func newMachineParts(ctx context.Context, cfg agentConfig, n machineConfig) (_ *machineParts, err error) {
 	host, err := sim.Open(sim.Config{Dir: cfg.sim.dir, PowerCut: func() { os.Exit(sim.ExitPowerLoss) }})
 	if err != nil {
 		return nil, fmt.Errorf("open the machine: %w", err)
@@ -110,29 +110,25 @@ func newMachineParts(ctx context.Context, cfg agentConfig, n machineNeeds) (_ *m
 	return m, err
 }
 
-// newEvents begins the events of this start of the agent behind those of its
-// earlier starts in the same boot.
+// newEvents returns the event ring of this agent start, numbered after the earlier
+// starts in the same boot.
 func newEvents(ctx context.Context, host nodeos.Inspector, journal *runner.Journal, now func() time.Time) (*events.Ring, error) {
 	inventory, err := host.Inspect(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look at the machine: %w", err)
+		return nil, fmt.Errorf("inspect the machine: %w", err)
 	}
-	start := uint64(1)
-	if state := journal.State(); state.BootID == inventory.BootID {
-		start = state.Starts + 1
-	}
-	return events.New(events.Config{BootID: inventory.BootID, First: events.FirstOf(start), Now: now})
+	return events.New(events.Config{BootID: inventory.BootID, First: events.FirstOf(journal.StartIn(inventory.BootID)), Now: now})
 }
 
-// newImages makes the image source: everything is verified here, under this
-// host's own document, whatever the reconciler has verified.
-func newImages(cfg agentConfig, n machineNeeds) (*signedImages, *registry.Client, error) {
+// newImages creates the image source. It verifies every image under this host's own
+// trust document, independently of the reconciler.
+func newImages(cfg agentConfig, n machineConfig) (*signedImages, *registry.Client, error) {
 	known, err := registry.LoadConfig(cfg.registries)
 	if err != nil {
 		return nil, nil, err
 	}
 	client, err := registry.New(known, registry.Options{
-		AllowLoopback: cfg.doors.loopback, AllowPlainHTTP: cfg.doors.plainHTTP, Now: n.now, UserAgent: "lockstep-agent/" + version,
+		AllowLoopback: cfg.insecure.loopback, AllowPlainHTTP: cfg.insecure.plainHTTP, Now: n.now, UserAgent: "lockstep-agent/" + version,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -154,7 +150,8 @@ func newImages(cfg agentConfig, n machineNeeds) (*signedImages, *registry.Client
 	return &signedImages{verifier: verifier, fetcher: image.New(client, image.Limits{}), dir: filepath.Join(cfg.stateDir, "images")}, client, nil
 }
 
-// nodeName is the flag's name, the platform's host name, or the host id.
+// nodeName returns the name from the flag, else the platform's host name, else the
+// host id.
 func nodeName(ctx context.Context, cfg agentConfig, p nodeos.PlatformData, hostID string) string {
 	if cfg.nodeName != "" {
 		return cfg.nodeName
@@ -165,8 +162,7 @@ func nodeName(ctx context.Context, cfg agentConfig, p nodeos.PlatformData, hostI
 	return hostID
 }
 
-// builtAt returns when the program's sources were committed; zero if the
-// program doesn't say.
+// builtAt returns the commit time of the program's sources; zero if unknown.
 func builtAt() time.Time {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -183,8 +179,8 @@ func builtAt() time.Time {
 	return time.Time{}
 }
 
-// clock returns the time, but never one before the program was built: a host
-// whose battery is empty must not take expired keys for good.
+// clock returns the current time, but at least the build time: a host with an empty
+// clock battery must not accept expired keys.
 func clock(wall func() time.Time, built time.Time) func() time.Time {
 	return func() time.Time {
 		if now := wall(); now.After(built) {

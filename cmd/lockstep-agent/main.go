@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lockstep-agent serves one host: it takes orders over mutual TLS,
-// stages, activates, commits and rolls back operating systems, and says what
-// is true on the host. It works when Kubernetes doesn't.
+// Command lockstep-agent serves one host: it accepts orders over mutual TLS, stages,
+// activates, commits and rolls back operating systems, and reports facts of the host.
+// It doesn't depend on Kubernetes.
 //
-// With the backend sim the machine is a directory. -supervise plays its
-// firmware: it chooses the slot, starts the agent as a process of its own, and
-// starts it again, with a new boot id and a new pid, whenever it reboots.
+// With the backend sim the machine is a directory. -supervise simulates its firmware:
+// it selects the slot, starts the agent as a child process, and starts a new one with
+// a new boot id after each reboot.
 package main
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 )
 
-// version is set by the linker; "dev" otherwise. Reconcilers serve agents of
-// their own minor version and the two before.
+// version is set by the linker; "dev" otherwise. Reconcilers support agents of their
+// own minor version and the two before.
 var version = "dev"
 
 func main() {
@@ -38,7 +38,7 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// exitCode tells the supervisor what the machine does next.
+// exitCode returns the exit code that reports the reboot command to the supervisor.
 func exitCode(err error) int {
 	var reboot nodeos.RebootError
 	switch {
@@ -53,8 +53,8 @@ func exitCode(err error) int {
 	}
 }
 
-// run is the whole program; it ends with ctx, or with a RebootError when the
-// machine goes down.
+// run runs the program until ctx ends, or returns a RebootError when the machine goes
+// down.
 func run(ctx context.Context, args []string, stderr io.Writer) error {
 	cfg, err := parse(args, stderr)
 	if err != nil {

@@ -24,16 +24,16 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/runner"
 )
 
-// drainGrace is how long calls may take to end when the machine goes down.
+// drainGrace is the time that calls have to finish when the machine goes down.
 const drainGrace = 2 * time.Second
 
-// serve is the agent of one boot. It ends with ctx, or with a RebootError when
-// an operation takes the machine down.
+// serve runs the agent for one boot until ctx ends, or returns a RebootError when an
+// operation takes the machine down.
 func serve(ctx context.Context, cfg agentConfig, stderr io.Writer) (err error) {
 	now := clock(time.Now, builtAt())
 	files := mtls.InDir(cfg.pkiDir)
-	if cfg.foreignCA != "" {
-		files.UntrustedCAs = []string{cfg.foreignCA}
+	if cfg.untrustedCA != "" {
+		files.UntrustedCAs = []string{cfg.untrustedCA}
 	}
 	identity, err := mtls.Open(files, now)
 	if err != nil {
@@ -48,7 +48,7 @@ func serve(ctx context.Context, cfg agentConfig, stderr io.Writer) (err error) {
 	}
 	logging, err := logs.NewManager(ctx, logs.Config{Now: now})
 	if err != nil {
-		return fmt.Errorf("keep logs: %w", err)
+		return fmt.Errorf("create the logs: %w", err)
 	}
 	defer func() { err = errors.Join(err, logging.Close()) }()
 	log, err := withServiceLog(cfg.logLevel, stderr, logging)
@@ -56,14 +56,14 @@ func serve(ctx context.Context, cfg agentConfig, stderr io.Writer) (err error) {
 		return err
 	}
 	log = log.With(zap.String("host", own.HostID))
-	for _, door := range cfg.doors.open() {
-		log.Warn("a door for development is open", zap.String("door", door))
+	for _, option := range cfg.insecure.enabled() {
+		log.Warn("insecure option enabled", zap.String("door", option))
 	}
 	trusted, err := openTrust(cfg, now)
 	if err != nil {
 		return err
 	}
-	machine, err := newMachineParts(ctx, cfg, machineNeeds{hostID: own.HostID, trusted: trusted, logging: logging, log: log, now: now})
+	machine, err := newMachineParts(ctx, cfg, machineConfig{hostID: own.HostID, trusted: trusted, logging: logging, log: log, now: now})
 	if err != nil {
 		return err
 	}
@@ -75,10 +75,10 @@ func serve(ctx context.Context, cfg agentConfig, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	return together(ctx, cfg, parts{identity: identity, controller: machine.controller, server: server, log: log})
+	return runParts(ctx, cfg, parts{identity: identity, controller: machine.controller, server: server, log: log})
 }
 
-// parts are what runs.
+// parts are the running parts of the agent.
 type parts struct {
 	identity   *mtls.Store
 	controller *runner.Controller
@@ -86,21 +86,21 @@ type parts struct {
 	log        *zap.Logger
 }
 
-// together runs the parts until one ends; a machine that goes down ends all.
-func together(ctx context.Context, cfg agentConfig, p parts) error {
+// runParts runs the parts until one ends; a machine that goes down ends all.
+func runParts(ctx context.Context, cfg agentConfig, p parts) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.controller.Serve(ctx) })
 	group.Go(func() error { return p.controller.V1Alpha2().Run(ctx, nodeos.NewDrainer()) })
 	group.Go(func() error {
 		if err := p.controller.Boot(ctx); err != nil && ctx.Err() == nil {
-			p.log.Error("the boot sequence does not run", zap.Error(err))
+			p.log.Error("cannot start the boot sequence", zap.Error(err))
 		}
 		return nil
 	})
 	group.Go(func() error {
 		return p.identity.Run(ctx, func(err error) {
 			if err != nil {
-				p.log.Error("new certificate files are not used", zap.Error(err))
+				p.log.Error("cannot reload the certificate; keeping the previous one", zap.Error(err))
 				return
 			}
 			p.log.Info("certificate reloaded", zap.Time("notAfter", p.identity.NotAfter()))
@@ -114,29 +114,29 @@ func together(ctx context.Context, cfg agentConfig, p parts) error {
 	return group.Wait()
 }
 
-// warnEvery is how often the end of the certificate is looked at.
+// warnEvery is the interval between checks of the certificate's expiry.
 const warnEvery = 6 * time.Hour
 
-// warnBeforeExpiry says from two thirds of the certificate's life on that it
-// ends: the host is cut off then.
+// warnBeforeExpiry logs a warning once two thirds of the certificate's lifetime have
+// passed: an expired certificate disconnects the host.
 func warnBeforeExpiry(ctx context.Context, p parts) {
 	for ctx.Err() == nil {
 		if p.identity.RenewalDue() {
-			p.log.Warn("the certificate ends soon: lockstep pki issue host", zap.Time("notAfter", p.identity.NotAfter()))
+			p.log.Warn("certificate expires soon; renew it with lockstep pki issue host", zap.Time("notAfter", p.identity.NotAfter()))
 		}
-		_ = pause(ctx, warnEvery) // the loop looks at ctx
+		_ = pause(ctx, warnEvery) // the loop checks ctx
 	}
 }
 
-// listen serves callers, unless a fault of the simulated machine keeps the
-// network away.
+// listen serves callers, unless a fault of the simulated machine disables the
+// network.
 func listen(ctx context.Context, cfg agentConfig, p parts) error {
 	machine, err := sim.Inspect(cfg.sim.dir)
 	if err != nil {
 		return err
 	}
 	if machine.NoNetwork {
-		p.log.Warn("this system has no network")
+		p.log.Warn("no network: injected fault")
 		<-ctx.Done()
 		return nil
 	}
@@ -149,17 +149,17 @@ func listen(ctx context.Context, cfg agentConfig, p parts) error {
 	return p.server.Serve(ctx, listener, drainGrace)
 }
 
-// withServiceLog makes a log that goes to stderr and into the host's own log
-// of the service "agent".
+// withServiceLog returns a logger that writes to stderr and to the host's log of the
+// service "agent".
 func withServiceLog(level string, stderr io.Writer, logging nodeos.LoggingManager) (*zap.Logger, error) {
 	writer, err := logging.ServiceLog("agent").Writer()
 	if err != nil {
-		return nil, fmt.Errorf("keep the agent's own log: %w", err)
+		return nil, fmt.Errorf("create the agent's log: %w", err)
 	}
 	return newLogger(level, io.MultiWriter(stderr, writer))
 }
 
-// openTrust opens the host's trust document, and pins the first one.
+// openTrust opens the host's trust document and pins the first one.
 func openTrust(cfg agentConfig, now func() time.Time) (*agent.TrustStore, error) {
 	trusted, err := agent.OpenTrustStore(filepath.Join(cfg.stateDir, "trust"), now)
 	if err != nil {
@@ -173,19 +173,19 @@ func openTrust(cfg agentConfig, now func() time.Time) (*agent.TrustStore, error)
 	}
 	envelope, err := os.ReadFile(cfg.trustPolicy)
 	if err != nil {
-		return nil, fmt.Errorf("first trust document: %w", err)
+		return nil, fmt.Errorf("read the first trust document: %w", err)
 	}
 	if err := trusted.Pin(envelope, cfg.trustDigest); err != nil {
-		return nil, fmt.Errorf("first trust document %s: %w", cfg.trustPolicy, err)
+		return nil, fmt.Errorf("pin the first trust document %s: %w", cfg.trustPolicy, err)
 	}
 	return trusted, nil
 }
 
-// keepHostID writes the id at the first start; another one later means that
-// certificates were mixed up, or that a disk was cloned.
+// keepHostID stores the host id at the first start. A different id later means that
+// certificates were mixed up or a disk was cloned.
 func keepHostID(stateDir, hostID string) error {
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
-		return fmt.Errorf("make the state directory: %w", err)
+		return fmt.Errorf("create the state directory: %w", err)
 	}
 	file := filepath.Join(stateDir, "host-id")
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -194,14 +194,14 @@ func keepHostID(stateDir, hostID string) error {
 		return errors.Join(err, f.Sync(), f.Close())
 	}
 	if !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("keep the host id: %w", err)
+		return fmt.Errorf("store the host id: %w", err)
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("read the host id: %w", err)
 	}
 	if string(data) != hostID+"\n" {
-		return fmt.Errorf("this host is %.80q by %s, its certificate says %s: issue a certificate for that id, or remove the state of a cloned disk", data, file, hostID)
+		return fmt.Errorf("host id is %.80q in %s but %s in the certificate: issue a certificate for the stored id, or remove the state of a cloned disk", data, file, hostID)
 	}
 	return nil
 }

@@ -22,16 +22,16 @@ import (
 )
 
 const (
-	// stopGrace is how long the agent has to end when the supervisor does.
+	// stopGrace is the time that the agent has to exit after the supervisor stops.
 	stopGrace = 10 * time.Second
-	// watchdog resets a boot that hangs.
+	// watchdog is the time after which a hanging boot is reset.
 	watchdog = 2 * time.Second
-	// crashPause keeps an agent that crashes at once from spinning; a service
-	// manager waits likewise. The machine doesn't reboot for it.
+	// crashPause is the delay before a crashed agent is restarted, as in a service
+	// manager. The machine doesn't reboot.
 	crashPause = time.Second
 )
 
-// childArgs are the arguments of the agent itself.
+// childArgs returns the arguments of the agent.
 func childArgs(args []string) []string {
 	var out []string
 	for _, arg := range args {
@@ -44,12 +44,12 @@ func childArgs(args []string) []string {
 	return out
 }
 
-// supervise plays the power and the firmware of the simulated machine until
-// ctx ends, the machine powers itself off, or nothing boots any more.
+// supervise simulates the power and the firmware of the machine until ctx ends, the
+// machine powers off, or no slot boots.
 func supervise(ctx context.Context, cfg agentConfig, args []string, stderr io.Writer, log *zap.Logger) error {
 	exe, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find our own program: %w", err)
+		return fmt.Errorf("find the executable: %w", err)
 	}
 	if err := createMachine(cfg.sim); err != nil {
 		return err
@@ -58,14 +58,14 @@ func supervise(ctx context.Context, cfg agentConfig, args []string, stderr io.Wr
 	return s.power(ctx)
 }
 
-// createMachine makes the machine's directory on the first start.
+// createMachine creates the machine's directory at the first start.
 func createMachine(cfg simConfig) error {
 	if cfg.image == "" {
-		return nil // it is there already, or Boot says what is missing
+		return nil // it exists, or Boot returns the error
 	}
 	content, err := os.ReadFile(cfg.image)
 	if err != nil {
-		return fmt.Errorf("the machine's first system: %w", err)
+		return fmt.Errorf("read the first OS image: %w", err)
 	}
 	ref, err := nodeos.ParseImageRef(cfg.imageRef)
 	if cfg.imageRef != "" && err != nil {
@@ -79,12 +79,12 @@ func createMachine(cfg simConfig) error {
 		image.Ref = ref
 	}
 	if err := os.MkdirAll(cfg.dir, 0o700); err != nil {
-		return fmt.Errorf("make the machine's directory: %w", err)
+		return fmt.Errorf("create the machine's directory: %w", err)
 	}
 	return sim.Create(cfg.dir, image, content)
 }
 
-// supervisor is one machine under power.
+// supervisor powers one machine.
 type supervisor struct {
 	dir     string
 	command []string
@@ -92,7 +92,7 @@ type supervisor struct {
 	log     *zap.Logger
 }
 
-// power boots the machine again and again.
+// power boots the machine after each restart.
 func (s supervisor) power(ctx context.Context) (err error) {
 	held, err := sim.HoldPower(ctx, s.dir)
 	if err != nil {
@@ -102,7 +102,7 @@ func (s supervisor) power(ctx context.Context) (err error) {
 	for ctx.Err() == nil {
 		boot, err := sim.Boot(ctx, s.dir, sim.BootOptions{Sleep: pause, Watchdog: watchdog})
 		if ctx.Err() != nil {
-			break // switched off while booting
+			break // powered off during the boot
 		}
 		if err != nil {
 			return fmt.Errorf("boot the machine in %s: %w", s.dir, err)
@@ -121,8 +121,8 @@ func (s supervisor) power(ctx context.Context) (err error) {
 	return nil
 }
 
-// session runs the agent of one boot, again after each crash, and returns the
-// code by which it took the machine down; 0 when ctx ended.
+// session runs the agent of one boot, again after each crash, and returns the exit
+// code that took the machine down; 0 when ctx ended.
 func (s supervisor) session(ctx context.Context) (int, error) {
 	for ctx.Err() == nil {
 		code, err := s.child(ctx)
@@ -134,15 +134,15 @@ func (s supervisor) session(ctx context.Context) (int, error) {
 			return code, nil
 		}
 		if ctx.Err() == nil {
-			s.log.Warn("the agent ended; it is started again in the same boot", zap.Int("code", code))
-			_ = pause(ctx, crashPause) // the loop looks at ctx
+			s.log.Warn("agent exited; restarting it in the same boot", zap.Int("code", code))
+			_ = pause(ctx, crashPause) // the loop checks ctx
 		}
 	}
 	return 0, nil
 }
 
-// child runs the agent once and returns its exit code, -1 after a signal. It
-// is asked to end when ctx ends, and dies with the supervisor.
+// child runs the agent once and returns its exit code, -1 after a signal. It's
+// terminated when ctx ends and killed when the supervisor dies.
 func (s supervisor) child(ctx context.Context) (int, error) {
 	type result struct {
 		code int
@@ -150,7 +150,7 @@ func (s supervisor) child(ctx context.Context) (int, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		// The parent's death that the kernel tells the child of is this thread's.
+		// Pdeathsig applies to the thread that started the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		cmd := exec.CommandContext(ctx, s.command[0], s.command[1:]...)
@@ -175,7 +175,7 @@ func (s supervisor) child(ctx context.Context) (int, error) {
 	return r.code, r.err
 }
 
-// pause waits, or returns the context's error when it ended first.
+// pause waits for d, or returns the error of ctx if it ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

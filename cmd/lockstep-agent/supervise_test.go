@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 )
 
-// systemImage is a small system of the simulated machine.
+// systemImage is a small image of the simulated machine.
 func systemImage(t *testing.T, version string) []byte {
 	t.Helper()
 	content, err := json.Marshal(sim.Document{Product: "platform-os", Version: version, KubeletVersion: "v1.36.3"})
@@ -33,7 +33,7 @@ func systemImage(t *testing.T, version string) []byte {
 	return content
 }
 
-// newMachine makes a machine that was never booted and returns its directory.
+// newMachine creates a machine that was never booted and returns its directory.
 func newMachine(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "machine")
@@ -69,8 +69,8 @@ func lines(t *testing.T, file string, n int) []string {
 
 func TestRebootStartsANewProcessInANewBoot(t *testing.T) {
 	dir, log := newMachine(t), filepath.Join(t.TempDir(), "log")
-	// The agent of the first boot restarts the machine, that of the second
-	// crashes once, and the one after it powers the machine off.
+	// The first agent restarts the machine, the second one crashes, and the third
+	// one powers the machine off.
 	script := `echo "$$/$(cat "$1/run/up")" >> "$2"
 case $(wc -l < "$2") in 1) exit 86;; 2) exit 3;; *) exit 87;; esac`
 	s := supervisor{dir: dir, command: []string{"sh", "-c", script, "agent", dir, log}, stderr: io.Discard, log: zap.NewNop()}
@@ -87,13 +87,13 @@ case $(wc -l < "$2") in 1) exit 86;; 2) exit 3;; *) exit 87;; esac`
 		t.Errorf("pids %v, want three processes", pids)
 	}
 	if boots[0] == boots[1] {
-		t.Errorf("the reboot kept boot id %s", boots[0])
+		t.Errorf("the reboot did not change boot id %s", boots[0])
 	}
 	if boots[1] != boots[2] {
 		t.Errorf("a crash of the agent rebooted the machine: %s, %s", boots[1], boots[2])
 	}
 	if status, err := sim.Inspect(dir); err != nil || status.Up {
-		t.Errorf("a machine that is powered off looks up: %+v, %v", status, err)
+		t.Errorf("a powered-off machine is up: %+v, %v", status, err)
 	}
 }
 
@@ -108,20 +108,20 @@ while :; do sleep 0.05; done`
 	go func() { done <- s.power(ctx) }()
 	lines(t, log, 1)
 	if _, err := os.Stat(filepath.Join(dir, "power.lock")); err != nil {
-		t.Errorf("nobody can see that the machine is under power: %v", err)
+		t.Errorf("the machine is not reported as powered: %v", err)
 	}
 	if status, err := sim.Inspect(dir); err != nil || !status.Up {
-		t.Errorf("a machine that runs looks down: %+v, %v", status, err)
+		t.Errorf("a running machine is down: %+v, %v", status, err)
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("power = %v", err)
 	}
 	if got := lines(t, log, 2); got[1] != "stopped" {
-		t.Errorf("the agent was not asked to stop: %v", got)
+		t.Errorf("the agent received no signal: %v", got)
 	}
 	if status, err := sim.Inspect(dir); err != nil || status.Up {
-		t.Errorf("a machine without a supervisor looks up: %+v, %v", status, err)
+		t.Errorf("a machine without a supervisor is up: %+v, %v", status, err)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestCommandLineReportsAllErrors(t *testing.T) {
 	var out bytes.Buffer
 	_, err := parse([]string{"-backend", "rauc", "-listen", "x", "-trust-policy", "file"}, &out)
 	if err == nil {
-		t.Fatal("passed")
+		t.Fatal("no error")
 	}
 	for _, want := range []string{"-backend", "-listen", "-trust-root-digest", "-cluster-uid"} {
 		if !strings.Contains(err.Error(), want) {
@@ -160,10 +160,10 @@ func TestCommandLineReportsAllErrors(t *testing.T) {
 		t.Errorf("help = %v, %q", err, out.String())
 	}
 	if _, err := parse([]string{"-sim-dir", "m", "-cluster-uid", "uid-1", "surplus"}, &out); err == nil {
-		t.Error("a surplus argument passed")
+		t.Error("an extra argument was accepted")
 	}
 	good, err := parse([]string{"-sim-dir", "m", "-cluster-uid", "uid-1"}, &out)
-	if err != nil || good.platform != "metal" || len(good.doors.open()) != 0 {
+	if err != nil || good.platform != "metal" || len(good.insecure.enabled()) != 0 {
 		t.Errorf("parse = %+v, %v", good, err)
 	}
 }

@@ -1,15 +1,13 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is the gRPC server on a host: it lets callers in by their
-// certificates, decides by a table which methods their roles may call, turns
-// calls into orders for the host's controller, and reports facts, events and
-// logs.
+// Package agent is the gRPC server on a host. It authenticates callers by their
+// certificates, authorizes methods by a static role table, converts calls to
+// orders for the host's controller, and reports facts, events and logs.
 //
-// It holds no power of its own: what an order does is planned by nodeos and
-// run by nodeos/runner; whether an image may boot is decided by the image
-// source that the binary hands to the controller, under the trust document
-// that TrustStore keeps. The package imports nothing of the cluster.
+// nodeos plans an order and nodeos/runner executes it. The image source, which
+// the binary passes to the controller, verifies images against the trust document
+// in TrustStore. The package has no access to the cluster.
 package agent
 
 import (
@@ -28,77 +26,77 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
 )
 
-// DefaultPort is where agents listen unless told otherwise.
+// DefaultPort is the default TCP port of agents.
 const DefaultPort = 50700
 
 // Limits of the server.
 const (
-	// maxMessage of the wire: requests and answers, in bytes.
+	// maxWireMessage limits requests and responses, in bytes.
 	maxWireMessage = 64 << 10
 	maxHeaders     = 8 << 10
 	bufferSize     = 4 << 10
-	maxCalls       = 32 // at the same time on one connection
+	maxCalls       = 32 // concurrent calls per connection
 )
 
-// Controller is what the agent drives: nodeos/runner has it.
+// Controller executes orders; nodeos/runner implements it.
 type Controller interface {
 	// Run starts a sequence; see nodeos.Controller.
 	Run(ctx context.Context, seq nodeos.Sequence, data nodeos.Request, setters ...nodeos.ControllerOption) (nodeos.Ticket, error)
-	// Decide gives a verdict on an operation that waits.
+	// Decide applies a verdict to a waiting operation.
 	Decide(ctx context.Context, d nodeos.Decision) error
-	// Extend moves the deadline of the trial and returns it.
+	// Extend moves the commit deadline and returns it.
 	Extend(ctx context.Context, e nodeos.Extension) (time.Time, error)
-	// ResetFence forgets the accepted fence.
+	// ResetFence clears the stored fence.
 	ResetFence(ctx context.Context) error
 	Observer
 }
 
-// Observer is what the agent asks about.
+// Observer reads the state of the controller.
 type Observer interface {
-	// Facts returns what is true on the host now.
+	// Facts returns the current facts of the host.
 	Facts(ctx context.Context) (nodeos.HostFacts, error)
 	// Fence returns the highest accepted fence.
 	Fence() nodeos.Fence
-	// Operation returns a known operation.
+	// Operation returns the status of an operation.
 	Operation(id string) (nodeos.OperationStatus, bool)
 }
 
-// Config is what a server needs; every field but Log is required.
+// Config configures a Server; every field but Log is required.
 type Config struct {
 	// Identity is the host's certificate, key and the callers' authority.
 	Identity *mtls.Store
 	// ClusterUID is the cluster that the host belongs to.
 	ClusterUID string
-	// Version is the agent's own, as semantic versioning has it.
+	// Version is the agent's semantic version.
 	Version string
 	// Controller runs sequences.
 	Controller Controller
-	// Events and Logs are the host's.
+	// Events is the host's event stream.
 	Events nodeos.Watcher
 	// Logs are the logs of the host's services.
 	Logs nodeos.LoggingManager
-	// Trust keeps the host's trust document.
+	// Trust stores the host's trust document.
 	Trust *TrustStore
 	// Now is the host's clock.
 	Now func() time.Time
-	// Log gets one line for each order and each refusal; nil: none.
+	// Log receives one line per order and per refusal; nil disables it.
 	Log *zap.Logger
 }
 
-// Server serves one host. Make one with New, run it once with Serve.
+// Server is the agent's gRPC server. Create one with New and call Serve once.
 type Server struct {
 	grpc    *grpc.Server
 	service *service
 }
 
-// New checks the configuration and makes a server.
+// New validates the configuration and returns a server.
 func New(cfg Config) (*Server, error) {
 	for name, missing := range map[string]bool{
 		"Identity": cfg.Identity == nil, "ClusterUID": cfg.ClusterUID == "", "Version": cfg.Version == "", "Controller": cfg.Controller == nil,
 		"Events": cfg.Events == nil, "Logs": cfg.Logs == nil, "Trust": cfg.Trust == nil, "Now": cfg.Now == nil,
 	} {
 		if missing {
-			return nil, fmt.Errorf("agent: configuration has no %s", name)
+			return nil, fmt.Errorf("agent configuration: %s is required", name)
 		}
 	}
 	if cfg.Log == nil {
@@ -113,7 +111,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	svc := &service{cfg: cfg, host: own, streams: newCounter(maxStreamsPerCaller, maxStreams)}
-	guard := guard{table: allowed(), now: cfg.Now}
+	guard := guard{table: roleTable(), now: cfg.Now}
 	server := grpc.NewServer(
 		grpc.Creds(newCallerCredentials(tlsConfig, cfg.ClusterUID)),
 		grpc.MaxRecvMsgSize(maxWireMessage), grpc.MaxSendMsgSize(maxWireMessage), grpc.MaxHeaderListSize(maxHeaders),
@@ -128,10 +126,10 @@ func New(cfg Config) (*Server, error) {
 	return &Server{grpc: server, service: svc}, nil
 }
 
-// Serve accepts connections until ctx ends, then lets calls finish for up to
-// grace and closes. It closes the listener and returns nil after a stop.
+// Serve accepts connections until ctx ends, then waits up to grace for running
+// calls. It closes the listener and returns nil after a stop.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Duration) error {
-	s.service.stopping = ctx // before the first call; endless streams end with it
+	s.service.stopping = ctx // set before the first call; ends long-lived streams
 	done := make(chan error, 1)
 	go func() {
 		done <- s.grpc.Serve(&limitedListener{Listener: listener, counter: newCounter(maxPerAddress, maxTotal)})

@@ -22,8 +22,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
 )
 
-// methods walks the descriptors of the service: what is on the wire, not what
-// somebody remembered.
+// methods returns the methods from the descriptors of the service.
 func methods() []string {
 	var names []string
 	for _, m := range agentpb.Agent_ServiceDesc.Methods {
@@ -36,19 +35,19 @@ func methods() []string {
 }
 
 func TestT5RoleTableListsExactlyTheExistingMethods(t *testing.T) {
-	table := allowed()
+	table := roleTable()
 	for _, method := range methods() {
 		if len(table[method]) == 0 {
-			t.Errorf("%s has no roles in the table: nobody could call it", method)
+			t.Errorf("%s has no roles in the table", method)
 		}
 		delete(table, method)
 	}
 	for method := range table {
-		t.Errorf("the table has %s, which no service offers", method)
+		t.Errorf("the table has %s, which does not exist", method)
 	}
 }
 
-// invoke calls any method with an empty request.
+// invoke calls a method with an empty request.
 func invoke(ctx context.Context, conn *grpc.ClientConn, method string) error {
 	streaming := slices.ContainsFunc(agentpb.Agent_ServiceDesc.Streams, func(s grpc.StreamDesc) bool { return strings.HasSuffix(method, "/"+s.StreamName) })
 	if !streaming {
@@ -67,8 +66,8 @@ func invoke(ctx context.Context, conn *grpc.ClientConn, method string) error {
 }
 
 func TestT5EachRoleMayCallOnlyItsMethods(t *testing.T) {
-	b := newBench(t)
-	// Written again by hand, so that a change of the table is a change here too.
+	b := newEnv(t)
+	// A copy of the table, so that each change must be made twice.
 	want := map[mtls.Role][]string{
 		mtls.RoleReader:     {"GetFacts", "GetOperation", "Hello", "Logs", "WatchEvents"},
 		mtls.RoleReconciler: {"Abort", "Activate", "Commit", "DeliverTrust", "Extend", "GetFacts", "GetOperation", "Hello", "Logs", "Rollback", "Stage", "WatchEvents"},
@@ -84,7 +83,7 @@ func TestT5EachRoleMayCallOnlyItsMethods(t *testing.T) {
 			for _, method := range methods() {
 				err := invoke(t.Context(), conn, method)
 				if got, may := status.Code(err) != codes.PermissionDenied, slices.Contains(names, shortName(method)); got != may {
-					t.Errorf("%s passes the guard: %v, want %v (%v)", method, got, may, err)
+					t.Errorf("%s is authorized: %v, want %v (%v)", method, got, may, err)
 				}
 			}
 			hello, err := agentpb.NewAgentClient(conn).Hello(t.Context(), &agentpb.HelloRequest{Version: "1.0.0"})
@@ -92,14 +91,14 @@ func TestT5EachRoleMayCallOnlyItsMethods(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.Equal(hello.GetCapabilities(), names) {
-				t.Errorf("Hello offers %v, want %v", hello.GetCapabilities(), names)
+				t.Errorf("Hello returned capabilities %v, want %v", hello.GetCapabilities(), names)
 			}
 		})
 	}
 }
 
 func TestT5MethodMissingFromTheTableIsDenied(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	conn := b.conn("ada", mtls.RoleAdmin)
 	for _, method := range []string{
 		"/lockstep.agent.v1.Agent/Reset", "/grpc.health.v1.Health/Check",
@@ -109,17 +108,17 @@ func TestT5MethodMissingFromTheTableIsDenied(t *testing.T) {
 			t.Errorf("%s = %v, want PermissionDenied", method, err)
 		}
 	}
-	// A method that exists and that somebody forgot in the table.
-	g := guard{table: allowed(), now: b.now}
+	// A method that exists but is missing in the table.
+	g := guard{table: roleTable(), now: b.now}
 	delete(g.table, agentpb.Agent_Hello_FullMethodName)
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: callerInfo{
 		caller: mtls.Caller{ClusterUID: cluster, Name: "ada", Role: mtls.RoleAdmin}, notAfter: start.Add(time.Hour),
 	}})
 	if _, err := g.check(ctx, agentpb.Agent_Hello_FullMethodName); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("a method that is missing in the table = %v", err)
+		t.Errorf("a method missing in the table = %v", err)
 	}
 	if _, err := g.check(ctx, agentpb.Agent_GetFacts_FullMethodName); err != nil {
-		t.Errorf("a method that is there = %v", err)
+		t.Errorf("a method in the table = %v", err)
 	}
 	if _, err := g.check(t.Context(), agentpb.Agent_GetFacts_FullMethodName); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("a call without a peer = %v", err)
@@ -127,7 +126,7 @@ func TestT5MethodMissingFromTheTableIsDenied(t *testing.T) {
 }
 
 func TestT5ExpiredCertificateClosesAnOpenConnection(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	client := b.client("ada", mtls.RoleAdmin)
 	if _, err := client.GetFacts(t.Context(), &agentpb.GetFactsRequest{}); err != nil {
 		t.Fatal(err)
@@ -135,12 +134,12 @@ func TestT5ExpiredCertificateClosesAnOpenConnection(t *testing.T) {
 	b.advance(mtls.AdminLife + time.Minute)
 	_, err := client.GetFacts(t.Context(), &agentpb.GetFactsRequest{})
 	if st, refusal := refusalOf(t, err); st.Code() != codes.Unauthenticated || refusal.GetReason() != "CertificateExpired" {
-		t.Errorf("GetFacts after the certificate's end = %v", err)
+		t.Errorf("GetFacts after the certificate expired = %v", err)
 	}
 }
 
 func TestT5OperationIDIsBoundToCallerMethodAndRequest(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	reconciler, admin := b.client("reconciler", mtls.RoleReconciler), b.client("ada", mtls.RoleAdmin)
 	first, err := reconciler.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 1), Image: osImage("a", "2.0.0")})
 	if err != nil {
@@ -148,7 +147,7 @@ func TestT5OperationIDIsBoundToCallerMethodAndRequest(t *testing.T) {
 	}
 	again, err := reconciler.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 2), Image: osImage("a", "2.0.0")})
 	if err != nil || !again.GetRepeated() || again.GetOperation().GetRequestHash() != first.GetOperation().GetRequestHash() {
-		t.Errorf("the same order under a newer fence = %v, %v; want the same run", again, err)
+		t.Errorf("the same order under a newer fence = %v, %v; want the same operation", again, err)
 	}
 	for name, err := range map[string]error{
 		"another request": second(reconciler.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 2), Image: osImage("b", "2.0.0")})),
@@ -167,7 +166,7 @@ func TestT5OperationIDIsBoundToCallerMethodAndRequest(t *testing.T) {
 func second[A any](_ A, err error) error { return err }
 
 func TestT5RefusalReturnsTheStoredFence(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	client := b.client("reconciler", mtls.RoleReconciler)
 	if _, err := client.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 40), Image: osImage("a", "2.0.0")}); err != nil {
 		t.Fatal(err)
@@ -179,7 +178,7 @@ func TestT5RefusalReturnsTheStoredFence(t *testing.T) {
 	}
 	for name, fence := range map[string]*agentpb.Fence{
 		"an older leader":     {ClusterUid: cluster, Epoch: 39},
-		"a wild jump":         {ClusterUid: cluster, Epoch: 1 << 31},
+		"a jump":              {ClusterUid: cluster, Epoch: 1 << 31},
 		"another cluster":     {ClusterUid: "uid-2", Epoch: 41},
 		"an older leader's 0": {ClusterUid: cluster},
 	} {
@@ -189,12 +188,12 @@ func TestT5RefusalReturnsTheStoredFence(t *testing.T) {
 		}
 	}
 	if err := stage("op-1", &agentpb.Fence{ClusterUid: cluster, Epoch: 41}); err != nil {
-		t.Errorf("the healed leader = %v", err)
+		t.Errorf("the leader with a raised epoch = %v", err)
 	}
 }
 
 func TestT5OnlyReconcilersSendAFenceAndTheyMust(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	without := &agentpb.StageRequest{Order: &agentpb.Order{OperationId: "op-1"}, Image: osImage("a", "2.0.0")}
 	if err := second(b.client("reconciler", mtls.RoleReconciler).Stage(t.Context(), without)); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a reconciler's order without a fence = %v", err)
@@ -209,7 +208,7 @@ func TestT5OnlyReconcilersSendAFenceAndTheyMust(t *testing.T) {
 }
 
 func TestResetFenceRequiresTheCurrentFence(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	reconciler, admin := b.client("reconciler", mtls.RoleReconciler), b.client("ada", mtls.RoleAdmin)
 	if _, err := reconciler.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 5000), Image: osImage("a", "2.0.0")}); err != nil {
 		t.Fatal(err)
@@ -227,7 +226,7 @@ func TestResetFenceRequiresTheCurrentFence(t *testing.T) {
 }
 
 func TestBusyHostReportsTheLockHolder(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	client := b.client("reconciler", mtls.RoleReconciler)
 	if _, err := client.Stage(t.Context(), &agentpb.StageRequest{Order: order("op-1", 1), Image: osImage("a", "2.0.0")}); err != nil {
 		t.Fatal(err)
@@ -239,7 +238,7 @@ func TestBusyHostReportsTheLockHolder(t *testing.T) {
 }
 
 func TestMalformedOrdersAreRejectedBeforeTheController(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	client := b.client("reconciler", mtls.RoleReconciler)
 	noVersion := osImage("a", "")
 	tagged := &agentpb.Image{Reference: "registry.example.com/os:latest", Product: "p", Version: "1.0.0"}
@@ -247,12 +246,12 @@ func TestMalformedOrdersAreRejectedBeforeTheController(t *testing.T) {
 		"no order":            {Image: osImage("a", "2.0.0")},
 		"no id":               {Order: order("", 1), Image: osImage("a", "2.0.0")},
 		"an id with a path":   {Order: order("../x", 1), Image: osImage("a", "2.0.0")},
-		"an id in capitals":   {Order: order("OP", 1), Image: osImage("a", "2.0.0")},
+		"an upper-case id":    {Order: order("OP", 1), Image: osImage("a", "2.0.0")},
 		"an id of 64 letters": {Order: order(strings.Repeat("a", 64), 1), Image: osImage("a", "2.0.0")},
 		"no image":            {Order: order("op-1", 1)},
 		"an image by tag":     {Order: order("op-1", 1), Image: tagged},
 		"no version":          {Order: order("op-1", 1), Image: noVersion},
-		"nonsense as version": {Order: order("op-1", 1), Image: osImage("a", "newest")},
+		"an invalid version":  {Order: order("op-1", 1), Image: osImage("a", "newest")},
 	} {
 		if err := second(client.Stage(t.Context(), req)); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s = %v, want InvalidArgument", name, err)
@@ -264,7 +263,7 @@ func TestMalformedOrdersAreRejectedBeforeTheController(t *testing.T) {
 }
 
 func TestCommitRequiresTheImageOfItsOperation(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	client := b.client("reconciler", mtls.RoleReconciler)
 	if _, err := client.Activate(t.Context(), &agentpb.ActivateRequest{Order: order("op-1", 1), Image: osImage("a", "2.0.0")}); err != nil {
 		t.Fatal(err)
@@ -278,14 +277,14 @@ func TestCommitRequiresTheImageOfItsOperation(t *testing.T) {
 	if st, refusal := commit("op-9", "sha256:"+strings.Repeat("a", 64)); refusal.GetReason() != "UnknownOperation" {
 		t.Errorf("Commit of an unknown operation = %v", st)
 	}
-	// The right one, but the host hasn't booted it yet.
+	// The right image, but it isn't booted yet.
 	if st, refusal := commit("op-1", "sha256:"+strings.Repeat("a", 64)); st.Code() != codes.FailedPrecondition {
 		t.Errorf("Commit before the boot = %v, %v", st, refusal)
 	}
 }
 
 func TestLogIsReadByLineAndItsNameMustNotBeAPath(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	client := b.client("reader", mtls.RoleReader)
 	stream, err := client.Logs(t.Context(), &agentpb.LogsRequest{Service: "agent", TailLines: -1})
 	if err != nil {
@@ -315,7 +314,7 @@ func TestLogIsReadByLineAndItsNameMustNotBeAPath(t *testing.T) {
 }
 
 func TestConnectionsPerPeerAreLimited(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	hello := func(client agentpb.AgentClient) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -335,7 +334,7 @@ func TestConnectionsPerPeerAreLimited(t *testing.T) {
 }
 
 func TestOversizedRequestIsRejected(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	err := second(b.client("ada", mtls.RoleAdmin).DeliverTrust(t.Context(), &agentpb.DeliverTrustRequest{Envelope: make([]byte, maxWireMessage)}))
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("64 KiB and more = %v", err)
@@ -343,7 +342,7 @@ func TestOversizedRequestIsRejected(t *testing.T) {
 }
 
 func TestWatchRejectsTwoTailOptions(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	stream, err := b.client("reader", mtls.RoleReader).WatchEvents(t.Context(), &agentpb.WatchEventsRequest{TailEvents: 5, TailId: "boot-1/7"})
 	if err == nil {
 		_, err = stream.Recv()
@@ -357,20 +356,20 @@ func TestCounterReleasesEachSlotOnce(t *testing.T) {
 	c := newCounter(2, 3)
 	for i, want := range []bool{true, true, false} {
 		if got := c.acquire("a"); got != want {
-			t.Errorf("place %d of a = %v", i+1, got)
+			t.Errorf("acquire %d of a = %v", i+1, got)
 		}
 	}
 	if !c.acquire("b") || c.acquire("c") {
-		t.Error("the total is not held")
+		t.Error("the total limit was exceeded")
 	}
 	c.release("a")
 	if !c.acquire("c") {
-		t.Error("a place that was given back can't be taken")
+		t.Error("a released slot can't be acquired")
 	}
 	c.release("a")
 	c.release("b")
 	c.release("c")
 	if c.total != 0 || len(c.open) != 0 {
-		t.Errorf("%d places and keys %v are left", c.total, c.open)
+		t.Errorf("count is %d, keys %v", c.total, c.open)
 	}
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
 )
 
-// Limits on connections. The first two hold before anybody has shown who he
-// is, the third afterwards.
+// Limits of connections. The first two apply before authentication, the third
+// after it.
 const (
 	maxPerAddress = 64
 	maxTotal      = 512
 	maxPerCaller  = 32
 )
 
-// counter counts what is open, by key and in total.
+// counter counts open connections or streams, by key and in total.
 type counter struct {
 	mu         sync.Mutex
 	open       map[string]int
@@ -37,7 +37,7 @@ func newCounter(each, most int) *counter {
 	return &counter{open: map[string]int{}, each: each, most: most}
 }
 
-// acquire counts one more, or returns false at a limit.
+// acquire adds one, or returns false at a limit.
 func (c *counter) acquire(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,7 +49,7 @@ func (c *counter) acquire(key string) bool {
 	return true
 }
 
-// release counts one less; keys without anything open are forgotten.
+// release removes one; keys with a zero count are deleted.
 func (c *counter) release(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *counter) release(key string) {
 	}
 }
 
-// countedConn gives its place back when it is closed.
+// countedConn releases its count when it's closed.
 type countedConn struct {
 	net.Conn
 	release func()
@@ -75,8 +75,8 @@ func counted(conn net.Conn, c *counter, key string) net.Conn {
 	return &countedConn{Conn: conn, release: sync.OnceFunc(func() { c.release(key) })}
 }
 
-// limitedListener closes connections beyond the limits at once, so that one
-// address can't take the places of all others.
+// limitedListener closes connections over the limits immediately, so that one
+// address can't exhaust them for all others.
 type limitedListener struct {
 	net.Listener
 	counter *counter
@@ -100,14 +100,14 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// callerInfo is what a handshake found out about the other end.
+// callerInfo is the result of a handshake.
 type callerInfo struct {
 	credentials.TLSInfo
 	caller   mtls.Caller
 	notAfter time.Time
 }
 
-// callerCredentials are TLS credentials that know callers, and count them.
+// callerCredentials are TLS credentials that identify and count callers.
 type callerCredentials struct {
 	credentials.TransportCredentials
 	cluster string
@@ -130,7 +130,7 @@ func (c callerCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 	}
 	info, ok := auth.(credentials.TLSInfo)
 	if !ok {
-		return nil, nil, errors.Join(fmt.Errorf("handshake gave %T, want TLS", auth), conn.Close())
+		return nil, nil, errors.Join(fmt.Errorf("handshake returned %T, want TLS", auth), conn.Close())
 	}
 	caller, err := mtls.CallerIn(info.State, c.cluster)
 	if err != nil {
@@ -138,15 +138,14 @@ func (c callerCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.
 	}
 	key := caller.String()
 	if !c.counter.acquire(key) {
-		return nil, nil, errors.Join(fmt.Errorf("%s has %d connections already", key, maxPerCaller), conn.Close())
+		return nil, nil, errors.Join(fmt.Errorf("%s already has %d connections", key, maxPerCaller), conn.Close())
 	}
 	return counted(conn, c.counter, key), callerInfo{TLSInfo: info, caller: caller, notAfter: info.State.PeerCertificates[0].NotAfter}, nil
 }
 
-// ClientHandshake implements credentials.TransportCredentials; an agent dials
-// nobody.
+// ClientHandshake implements credentials.TransportCredentials; agents never dial.
 func (c callerCredentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("an agent's credentials serve only")
+	return nil, nil, errors.New("agent credentials are for servers only")
 }
 
 // Clone implements credentials.TransportCredentials.

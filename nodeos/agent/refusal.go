@@ -18,27 +18,27 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )
 
-// maxMessage bounds a refusal's text, in bytes.
+// maxMessage limits the message of a refusal, in bytes.
 const maxMessage = 1024
 
-// clean makes a text of an error fit for the wire.
+// clean sanitizes and shortens an error message for the wire.
 func clean(s string) string { return sanitize.Clip(s, maxMessage) }
 
-// refuse returns a status error with the details that a caller decides by.
+// refuse returns a status error with machine-readable details.
 func refuse(code codes.Code, detail *agentpb.Refusal, format string, args ...any) error {
 	st := status.New(code, clean(fmt.Sprintf(format, args...)))
 	with, err := st.WithDetails(detail)
 	if err != nil {
-		return st.Err() // the text alone still refuses
+		return st.Err() // the status without details
 	}
 	return with.Err()
 }
 
-// answer turns an error of the host into the status that the caller gets.
-func (s *service) answer(err error) error {
+// statusOf converts an error of the host to a gRPC status.
+func (s *service) statusOf(err error) error {
 	detail := &agentpb.Refusal{Reason: nodeos.ReasonOf(err, "")}
 	if _, ok := status.FromError(err); ok {
-		return err // made by this package, or by gRPC
+		return err // already a status
 	}
 	var (
 		locked   *nodeos.LockedError
@@ -65,7 +65,7 @@ func (s *service) answer(err error) error {
 		detail.Reason = "InvalidRequest"
 		return refuse(codes.InvalidArgument, detail, "%v", err)
 	case nodeos.ReasonOf(err, "") == "":
-		// Not a decision against the order: a disk, or a host that goes down.
+		// Not a refusal of the order: a disk error, or the host is going down.
 		detail.Reason, detail.Retriable = "NotReady", true
 		return refuse(codes.Unavailable, detail, "%v", err)
 	default:

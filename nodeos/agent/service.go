@@ -20,14 +20,13 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )
 
-// service implements the methods; every call has passed the guard.
+// service implements the RPC methods; every call is already authorized.
 type service struct {
 	agentpb.UnimplementedAgentServer
 	cfg     Config
 	host    mtls.Host
 	streams *counter
-	// stopping is the life of the server, not of a call; Serve sets it before
-	// the first call.
+	// stopping ends with the server; Serve sets it before the first call.
 	stopping context.Context
 }
 
@@ -39,7 +38,7 @@ func (s *service) Hello(ctx context.Context, req *agentpb.HelloRequest) (*agentp
 	}
 	facts, err := s.cfg.Controller.Facts(ctx)
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, s.statusOf(err)
 	}
 	s.cfg.Log.Debug("hello", zap.Stringer("caller", caller), zap.String("version", sanitize.Line(req.GetVersion())))
 	return &agentpb.HelloResponse{
@@ -48,10 +47,10 @@ func (s *service) Hello(ctx context.Context, req *agentpb.HelloRequest) (*agentp
 	}, nil
 }
 
-// methodsFor lists the names of the methods that a role may call.
+// methodsFor returns the names of the methods that a role may call.
 func methodsFor(role mtls.Role) []string {
 	var names []string
-	for method, roles := range allowed() {
+	for method, roles := range roleTable() {
 		if slices.Contains(roles, role) {
 			names = append(names, shortName(method))
 		}
@@ -60,21 +59,21 @@ func methodsFor(role mtls.Role) []string {
 	return names
 }
 
-// shortName returns the last part of a full method name.
+// shortName returns the method name without its service.
 func shortName(method string) string { return method[strings.LastIndexByte(method, '/')+1:] }
 
 // GetFacts implements agentpb.AgentServer.
 func (s *service) GetFacts(ctx context.Context, _ *agentpb.GetFactsRequest) (*agentpb.Facts, error) {
 	facts, err := s.cfg.Controller.Facts(ctx)
 	if err != nil {
-		return nil, s.answer(err)
+		return nil, s.statusOf(err)
 	}
 	about := wire.About{Version: s.cfg.Version, CertificateExpires: s.cfg.Identity.NotAfter()}
 	if accepted, ok := s.cfg.Trust.Current(); ok {
 		about.TrustVersion = accepted.Document.Version
 		about.TrustDigest = accepted.Document.Digest().String()
 	}
-	facts.HostID = s.host.HostID // the certificate's: the other end has checked it
+	facts.HostID = s.host.HostID // from the certificate, which the client has verified
 	return wire.FactsToProto(facts, about), nil
 }
 
@@ -82,21 +81,21 @@ func (s *service) GetFacts(ctx context.Context, _ *agentpb.GetFactsRequest) (*ag
 func (s *service) GetOperation(_ context.Context, req *agentpb.GetOperationRequest) (*agentpb.OperationResponse, error) {
 	id := req.GetOperationId()
 	if !operationPattern.MatchString(id) {
-		return nil, refuse(codes.InvalidArgument, &agentpb.Refusal{Reason: "InvalidRequest"}, "operation id %.80q is no id", id)
+		return nil, refuse(codes.InvalidArgument, &agentpb.Refusal{Reason: "InvalidRequest"}, "operation id %.80q is not 1 to 63 lower-case letters, digits and hyphens", id)
 	}
 	operation, ok := s.cfg.Controller.Operation(id)
 	if !ok {
-		return nil, refuse(codes.NotFound, &agentpb.Refusal{Reason: "UnknownOperation"}, "no operation %s is known here", id)
+		return nil, refuse(codes.NotFound, &agentpb.Refusal{Reason: "UnknownOperation"}, "operation %s not found", id)
 	}
 	return &agentpb.OperationResponse{Operation: wire.OperationToProto(&operation), Repeated: true}, nil
 }
 
-// operationPattern is the form of operation ids and attempts.
+// operationPattern is the format of operation ids and attempts.
 var operationPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// order checks the part that all orders share and reports who gives it. A
-// reconciler's order carries the fence of its leader; people carry none and
-// never raise it.
+// order validates the header of an order and returns it with its caller. An
+// order of a reconciler must contain its leader's fence; other roles must not
+// send one.
 func (s *service) order(ctx context.Context, method string, in *agentpb.Order) (nodeos.Order, error) {
 	caller, err := callerFrom(ctx)
 	if err != nil {
@@ -114,9 +113,9 @@ func (s *service) order(ctx context.Context, method string, in *agentpb.Order) (
 	fence := wire.FenceFromProto(in.GetFence())
 	switch {
 	case caller.Role == mtls.RoleReconciler && fence == nil:
-		return invalid("an order of a reconciler carries its leader's fence, this one has none")
+		return invalid("the order has no fence: role reconciler requires the leader's fence")
 	case caller.Role != mtls.RoleReconciler && fence != nil:
-		return invalid("role %s carries no fence: only a reconciler's leader does", caller.Role)
+		return invalid("the order has a fence: role %s must not send one", caller.Role)
 	}
 	return nodeos.Order{
 		OperationID: in.GetOperationId(), Caller: caller.String(), Method: method,
@@ -156,12 +155,11 @@ func (s *service) Activate(ctx context.Context, req *agentpb.ActivateRequest) (*
 	})
 }
 
-// imageOf reads the image that a request means; its product must be named, or
-// an image of any product would do.
+// imageOf returns the image of a request; product and version are required.
 func imageOf(in *agentpb.Image) (nodeos.Image, error) {
 	image, err := wire.ImageFromProto(in)
 	if err == nil && (image.Product == "" || image.Version == "") {
-		err = fmt.Errorf("image %s comes without the product or version that is wanted", image.Ref)
+		err = fmt.Errorf("image %s has no product or version", image.Ref)
 	}
 	if err != nil {
 		return nodeos.Image{}, refuse(codes.InvalidArgument, &agentpb.Refusal{Reason: "InvalidRequest"}, "%v", err)
@@ -175,7 +173,7 @@ func (s *service) Commit(ctx context.Context, req *agentpb.CommitRequest) (*agen
 	if err != nil {
 		return nil, err
 	}
-	if err := s.meantDigest(order.OperationID, req.GetDigest()); err != nil {
+	if err := s.checkDigest(order.OperationID, req.GetDigest()); err != nil {
 		return nil, err
 	}
 	return s.decide(ctx, nodeos.Decision{Order: order, Verdict: nodeos.VerdictCommit})
@@ -199,7 +197,7 @@ func (s *service) Extend(ctx context.Context, req *agentpb.ExtendRequest) (*agen
 	if err != nil {
 		return nil, err
 	}
-	if err := s.meantDigest(order.OperationID, req.GetDigest()); err != nil {
+	if err := s.checkDigest(order.OperationID, req.GetDigest()); err != nil {
 		return nil, err
 	}
 	_, err = s.cfg.Controller.Extend(ctx, nodeos.Extension{Order: order})
@@ -251,10 +249,10 @@ func (s *service) ResetFence(ctx context.Context, req *agentpb.ResetFenceRequest
 	was := s.cfg.Controller.Fence()
 	if seen := wire.FenceFromProto(req.GetSeen()); seen == nil || *seen != was {
 		return nil, refuse(codes.FailedPrecondition, &agentpb.Refusal{Reason: "FenceChanged", StoredFence: wire.FenceToProto(&was)},
-			"the fence here is epoch %d of cluster %q: name that one to reset it", was.Epoch, was.ClusterUID)
+			"the stored fence is epoch %d of cluster %q: send it to reset it", was.Epoch, was.ClusterUID)
 	}
 	if err := s.cfg.Controller.ResetFence(ctx); err != nil {
-		return nil, s.answer(err)
+		return nil, s.statusOf(err)
 	}
 	s.cfg.Log.Warn("fence reset", zap.Stringer("caller", caller), zap.String("cluster", was.ClusterUID), zap.Uint64("epoch", was.Epoch))
 	return &agentpb.ResetFenceResponse{Was: wire.FenceToProto(&was)}, nil
@@ -268,31 +266,31 @@ func (s *service) DeliverTrust(ctx context.Context, req *agentpb.DeliverTrustReq
 	}
 	accepted, changed, err := s.cfg.Trust.Deliver(req.GetEnvelope())
 	if err != nil {
-		s.cfg.Log.Warn("trust document refused", zap.Stringer("carrier", caller), zap.String("why", clean(err.Error())))
-		return nil, s.answer(err)
+		s.cfg.Log.Warn("refused trust document", zap.Stringer("carrier", caller), zap.String("why", clean(err.Error())))
+		return nil, s.statusOf(err)
 	}
 	if changed {
-		s.cfg.Log.Info("trust document taken", zap.Stringer("carrier", caller), zap.Int64("version", accepted.Document.Version))
+		s.cfg.Log.Info("accepted trust document", zap.Stringer("carrier", caller), zap.Int64("version", accepted.Document.Version))
 	}
 	return &agentpb.DeliverTrustResponse{
 		Version: uint64(max(accepted.Document.Version, 0)), Digest: accepted.Document.Digest().String(), Unchanged: !changed,
 	}, nil
 }
 
-// meantDigest refuses an order about another image than the operation's.
-func (s *service) meantDigest(id, digest string) error {
+// checkDigest refuses an order for an image other than the operation's.
+func (s *service) checkDigest(id, digest string) error {
 	operation, ok := s.cfg.Controller.Operation(id)
 	if !ok {
-		return refuse(codes.NotFound, &agentpb.Refusal{Reason: "UnknownOperation"}, "no operation %s is known here", id)
+		return refuse(codes.NotFound, &agentpb.Refusal{Reason: "UnknownOperation"}, "operation %s not found", id)
 	}
 	if digest == "" || operation.Digest != digest {
 		return refuse(codes.FailedPrecondition, &agentpb.Refusal{Reason: "WrongDigest", OperationId: id},
-			"operation %s is about %s, the order about %.80q", id, operation.Digest, digest)
+			"operation %s has image %s, the order has %.80q", id, operation.Digest, digest)
 	}
 	return nil
 }
 
-// run orders a sequence and answers with the operation.
+// run starts a sequence and returns the operation.
 func (s *service) run(ctx context.Context, seq nodeos.Sequence, request nodeos.Request) (*agentpb.OperationResponse, error) {
 	order := request.Header()
 	ticket, err := s.cfg.Controller.Run(ctx, seq, request)
@@ -300,7 +298,7 @@ func (s *service) run(ctx context.Context, seq nodeos.Sequence, request nodeos.R
 		return s.operation(order, nodeos.OperationStatus{}, false, err)
 	}
 	operation, ok := s.cfg.Controller.Operation(ticket.OperationID)
-	if !ok { // it ended and was forgotten meanwhile
+	if !ok { // it ended and was dropped in the meantime
 		operation = nodeos.OperationStatus{
 			ID: ticket.OperationID, Sequence: seq, Caller: order.Caller, Method: order.Method, RequestHash: ticket.RequestHash, State: ticket.State,
 		}
@@ -308,24 +306,24 @@ func (s *service) run(ctx context.Context, seq nodeos.Sequence, request nodeos.R
 	return s.operation(order, operation, ticket.Known, nil)
 }
 
-// decide gives a verdict and answers with the operation.
+// decide applies a verdict and returns the operation.
 func (s *service) decide(ctx context.Context, d nodeos.Decision) (*agentpb.OperationResponse, error) {
 	return s.decided(d.Order, s.cfg.Controller.Decide(ctx, d))
 }
 
-// decided answers with the operation that was decided on.
+// decided returns the operation of an order, or the error.
 func (s *service) decided(order nodeos.Order, err error) (*agentpb.OperationResponse, error) {
 	operation, _ := s.cfg.Controller.Operation(order.OperationID)
 	return s.operation(order, operation, false, err)
 }
 
-// operation logs one order and answers it.
+// operation logs the result of an order and returns the response.
 func (s *service) operation(order nodeos.Order, operation nodeos.OperationStatus, repeated bool, err error) (*agentpb.OperationResponse, error) {
 	log := s.cfg.Log.With(zap.String("operation", order.OperationID), zap.String("method", order.Method), zap.String("caller", order.Caller))
 	if err != nil {
-		log.Warn("order refused", zap.String("why", clean(err.Error())))
-		return nil, s.answer(err)
+		log.Warn("refused order", zap.String("why", clean(err.Error())))
+		return nil, s.statusOf(err)
 	}
-	log.Info("order taken", zap.String("state", string(operation.State)), zap.Bool("repeated", repeated))
+	log.Info("accepted order", zap.String("state", string(operation.State)), zap.Bool("repeated", repeated))
 	return &agentpb.OperationResponse{Operation: wire.OperationToProto(&operation), Repeated: repeated}, nil
 }

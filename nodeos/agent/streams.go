@@ -20,18 +20,18 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )
 
-// Limits on streams.
+// Limits of streams.
 const (
 	maxStreamsPerCaller = 64
 	maxStreams          = 256
-	// eventBurst events go out at once, then eventRate a second. A watcher
-	// that is held back falls behind in the ring and is told what it lost.
+	// eventBurst events are sent at once, then eventRate per second. A throttled
+	// watcher falls behind in the ring and receives the number of lost events.
 	eventBurst = 256
 	eventRate  = 20
 	maxLogLine = 16 << 10
 )
 
-// pacer spaces what a stream sends. It belongs to one goroutine.
+// pacer rate-limits a stream. It's not safe for concurrent use.
 type pacer struct {
 	now    func() time.Time
 	rate   float64
@@ -44,10 +44,10 @@ func newPacer(now func() time.Time) *pacer {
 	return &pacer{now: now, rate: eventRate, burst: eventBurst, tokens: eventBurst, last: now()}
 }
 
-// wait returns when one more may go out; false reports that ctx ended first.
+// wait returns when the next event may be sent; false means that ctx ended.
 func (p *pacer) wait(ctx context.Context) bool {
 	now := p.now()
-	// A clock that was set back earns nothing and costs nothing.
+	// A clock that jumps back changes nothing.
 	if passed := now.Sub(p.last).Seconds(); passed > 0 {
 		p.tokens = min(p.burst, p.tokens+passed*p.rate)
 	}
@@ -102,13 +102,13 @@ func (s *service) WatchEvents(req *agentpb.WatchEventsRequest, stream agentpb.Ag
 	case ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()
 	case err != nil:
-		return s.answer(err)
+		return s.statusOf(err)
 	default:
-		return status.Error(codes.Unavailable, "the event stream ended")
+		return status.Error(codes.Unavailable, "event stream ended")
 	}
 }
 
-// sendEvent sends what was lost before an event, and the event.
+// sendEvent sends the number of lost events, if any, and the event.
 func sendEvent(ctx context.Context, stream agentpb.Agent_WatchEventsServer, pace *pacer, info nodeos.EventInfo) error {
 	if info.Lost > 0 || info.LostUnknown {
 		count := info.Lost
@@ -132,7 +132,7 @@ func sendEvent(ctx context.Context, stream agentpb.Agent_WatchEventsServer, pace
 	return stream.Send(event)
 }
 
-// tail turns the request's words into options; more than one is an error.
+// tail converts the request to watch options; more than one is an error.
 func tail(req *agentpb.WatchEventsRequest) ([]nodeos.WatchOptionFunc, error) {
 	var options []nodeos.WatchOptionFunc
 	if n := req.GetTailEvents(); n != 0 {
@@ -157,7 +157,7 @@ func tail(req *agentpb.WatchEventsRequest) ([]nodeos.WatchOptionFunc, error) {
 	return options, nil
 }
 
-// servicePattern is the form of service names: never a path.
+// servicePattern is the format of service names; it excludes paths.
 var servicePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // Logs implements agentpb.AgentServer.
@@ -168,7 +168,7 @@ func (s *service) Logs(req *agentpb.LogsRequest, stream agentpb.Agent_LogsServer
 	}
 	defer release()
 	if !servicePattern.MatchString(req.GetService()) {
-		return refuse(codes.InvalidArgument, &agentpb.Refusal{Reason: "InvalidRequest"}, "service %.80q is not a name", req.GetService())
+		return refuse(codes.InvalidArgument, &agentpb.Refusal{Reason: "InvalidRequest"}, "invalid service name %.80q", req.GetService())
 	}
 	var options []nodeos.LogOption
 	if n := req.GetTailLines(); n >= 0 {
@@ -183,7 +183,7 @@ func (s *service) Logs(req *agentpb.LogsRequest, stream agentpb.Agent_LogsServer
 	}
 	ctx, cancel := s.untilStop(stream.Context())
 	defer cancel()
-	// A reader that follows blocks until it is closed.
+	// A following reader blocks until it's closed.
 	stop := context.AfterFunc(ctx, func() { _ = reader.Close() })
 	defer func() {
 		if stop() {
@@ -191,7 +191,7 @@ func (s *service) Logs(req *agentpb.LogsRequest, stream agentpb.Agent_LogsServer
 		}
 	}()
 	if err := sendLines(reader, stream); err != nil && ctx.Err() == nil {
-		return s.answer(err)
+		return s.statusOf(err)
 	}
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
@@ -199,7 +199,7 @@ func (s *service) Logs(req *agentpb.LogsRequest, stream agentpb.Agent_LogsServer
 	return nil
 }
 
-// sendLines sends whole lines; a line that is too long goes out in pieces.
+// sendLines sends whole lines; a longer line is sent in pieces.
 func sendLines(from io.Reader, stream agentpb.Agent_LogsServer) error {
 	lines := bufio.NewReaderSize(from, maxLogLine)
 	for {
@@ -216,7 +216,7 @@ func sendLines(from io.Reader, stream agentpb.Agent_LogsServer) error {
 	}
 }
 
-// admitStream counts a stream of a caller; release gives its place back.
+// admitStream counts a stream of a caller; release ends the count.
 func (s *service) admitStream(ctx context.Context) (release func(), err error) {
 	caller, err := callerFrom(ctx)
 	if err != nil {
@@ -225,13 +225,13 @@ func (s *service) admitStream(ctx context.Context) (release func(), err error) {
 	key := caller.String()
 	if !s.streams.acquire(key) {
 		return nil, refuse(codes.ResourceExhausted, &agentpb.Refusal{Reason: "LimitExceeded", Retriable: true},
-			"%s has %d streams already", key, maxStreamsPerCaller)
+			"%s already has %d streams", key, maxStreamsPerCaller)
 	}
 	return func() { s.streams.release(key) }, nil
 }
 
-// untilStop returns a context that ends with the stream or with the server, so
-// that endless streams don't hold up a graceful stop.
+// untilStop returns a context that ends with the stream or the server, so that
+// long-lived streams don't block a graceful stop.
 func (s *service) untilStop(ctx context.Context) (context.Context, context.CancelFunc) {
 	joined, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.stopping, cancel)

@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )
 
-// newRing is a real ring of events.
+// newRing returns an event ring.
 func newRing(t *testing.T, capacity int) *events.Ring {
 	t.Helper()
 	ring, err := events.New(events.Config{Capacity: capacity, BootID: "boot-1", First: 1, Now: time.Now})
@@ -35,7 +35,7 @@ func newRing(t *testing.T, capacity int) *events.Ring {
 
 func TestWatchSendsPastEventsThenNewOnes(t *testing.T) {
 	ring := newRing(t, 100)
-	b := newBench(t, func(c *Config) { c.Events = ring })
+	b := newEnv(t, func(c *Config) { c.Events = ring })
 	for i := range 5 {
 		ring.Publish("op-1", nodeos.EventProgress{Task: "past", Done: int64(i)})
 	}
@@ -57,7 +57,7 @@ func TestWatchSendsPastEventsThenNewOnes(t *testing.T) {
 
 func TestWatchReportsLostEvents(t *testing.T) {
 	ring := newRing(t, 10)
-	b := newBench(t, func(c *Config) { c.Events = ring })
+	b := newEnv(t, func(c *Config) { c.Events = ring })
 	for i := range 30 {
 		ring.Publish("", nodeos.EventProgress{Done: int64(i)})
 	}
@@ -92,7 +92,7 @@ func TestEventsAreRateLimitedAfterABurst(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if p.wait(ctx) {
-			t.Error("an ended stream may send")
+			t.Error("wait returned true after ctx ended")
 		}
 	})
 }
@@ -117,7 +117,7 @@ func TestFollowedLogStreamsUntilTheServerStops(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := newBench(t, func(c *Config) { c.Logs = manager })
+	b := newEnv(t, func(c *Config) { c.Logs = manager })
 	write("one")
 	write("two\x1b[31m red")
 	client := b.client("reader", mtls.RoleReader)
@@ -126,7 +126,7 @@ func TestFollowedLogStreamsUntilTheServerStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line, err := stream.Recv(); err != nil || line.GetLine() != "two[31m red" {
-		t.Errorf("line = %q, %v: want it without the escape", line.GetLine(), err)
+		t.Errorf("line = %q, %v: want it without the escape sequence", line.GetLine(), err)
 	}
 	write("three")
 	if line, err := stream.Recv(); err != nil || line.GetLine() != "three" {
@@ -139,7 +139,7 @@ func TestFollowedLogStreamsUntilTheServerStops(t *testing.T) {
 	if status.Code(err) != codes.NotFound {
 		t.Errorf("the log of a service that doesn't exist = %v", err)
 	}
-	b.stop() // returns although the stream has no end
+	b.stop() // returns although the stream is open
 	if _, err := stream.Recv(); err == nil || errors.Is(err, io.EOF) {
 		t.Errorf("the stream after the stop = %v", err)
 	}

@@ -22,13 +22,13 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// maxTrustFile bounds the stored trust document, in bytes.
+// maxTrustFile limits the stored trust document, in bytes.
 const maxTrustFile = 1 << 20
 
-// TrustStore keeps the host's own trust document outside the slots, in two
-// checksummed copies, so that a power cut while one is written leaves the
-// other. An image can't bring a document along: only a valid successor of the
-// stored one is taken. It is safe for concurrent use.
+// TrustStore stores the host's trust document outside the slots, in two
+// checksummed copies, so that a power loss during a write leaves one of them
+// intact. It accepts only valid successors of the stored document. It's safe for
+// concurrent use.
 type TrustStore struct {
 	dir string
 	now func() time.Time
@@ -42,19 +42,19 @@ type TrustStore struct {
 type trustCopy struct {
 	// Format is the version of this layout.
 	Format int `json:"format"`
-	// Serial counts the writes; the copy with the higher one is newer.
+	// Serial is the number of the write; the higher one is newer.
 	Serial uint64 `json:"serial"`
-	// Sum is the SHA-256 of Body, hexadecimal.
+	// Sum is the SHA-256 of Body in hex.
 	Sum string `json:"sum"`
-	// Body is what trust.Accepted.Marshal made.
+	// Body is the output of trust.Accepted.Marshal.
 	Body []byte `json:"body"`
 }
 
-// OpenTrustStore reads the document that the host has. A host without one
-// accepts no image until a first document is pinned.
+// OpenTrustStore reads the stored document. A host without one accepts no image
+// until a document is pinned.
 func OpenTrustStore(dir string, now func() time.Time) (*TrustStore, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory of the trust document: %w", err)
+		return nil, fmt.Errorf("create the directory of the trust document: %w", err)
 	}
 	s := &TrustStore{dir: dir, now: now}
 	var broken []error
@@ -74,13 +74,13 @@ func OpenTrustStore(dir string, now func() time.Time) (*TrustStore, error) {
 		}
 	}
 	if s.current == nil && len(broken) > 0 {
-		// Never start as if there had been no document: anybody could then pin one.
-		return nil, fmt.Errorf("no readable copy of the trust document in %s: %w", dir, errors.Join(broken...))
+		// Don't continue without a document: any caller could then pin one.
+		return nil, fmt.Errorf("read the trust document in %s: no readable copy: %w", dir, errors.Join(broken...))
 	}
 	return s, nil
 }
 
-// Current returns the document in force now; false without one.
+// Current returns the current document; false without one.
 func (s *TrustStore) Current() (trust.Accepted, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,14 +90,14 @@ func (s *TrustStore) Current() (trust.Accepted, bool) {
 	return s.current.Settle(s.now()), true
 }
 
-// Pin takes the first document of a host, whose digest came by another way
-// (the package configuration, the installer). Pinning again what is in force,
-// or an ancestor that the store has since followed, changes nothing.
+// Pin stores the first document of a host, whose digest was received separately
+// (from the package configuration or the installer). It does nothing if a
+// document is stored.
 func (s *TrustStore) Pin(envelope []byte, digest trust.Digest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current != nil {
-		return nil // the chain of successors leads from here, not from the package
+		return nil // only a successor replaces it
 	}
 	accepted, err := trust.Pin(envelope, digest, s.now())
 	if err != nil {
@@ -106,9 +106,9 @@ func (s *TrustStore) Pin(envelope []byte, digest trust.Digest) error {
 	return s.store(accepted)
 }
 
-// Deliver takes a document that anybody carried here. Only a successor that
-// the current document's root signed takes effect; everything else is refused
-// and changes nothing. It reports whether something changed.
+// Deliver accepts a document from any caller if the root of the current document
+// signed it as a successor; else it returns an error. It reports whether the
+// document changed.
 func (s *TrustStore) Deliver(envelope []byte) (trust.Accepted, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func marshalTrust(a *trust.Accepted) ([]byte, error) {
 	return body, nil
 }
 
-// store writes the older copy first, so that one good copy is there always.
+// store writes the older copy first, so that one valid copy always exists.
 func (s *TrustStore) store(accepted trust.Accepted) error {
 	body, err := marshalTrust(&accepted)
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *TrustStore) store(accepted trust.Accepted) error {
 		if err := renameio.WriteFile(path, data, 0o600); err != nil {
 			return fmt.Errorf("store the trust document in %s: %w", path, err)
 		}
-		// One copy on disk is enough to be in force.
+		// One copy on disk is sufficient.
 		s.current = &accepted
 	}
 	return nil
@@ -183,7 +183,7 @@ func readTrustCopy(path string) (trustCopy, error) {
 		return trustCopy{}, fmt.Errorf("%s is damaged: %w", path, err)
 	}
 	if sum := sha256.Sum256(c.Body); c.Format != 1 || hex.EncodeToString(sum[:]) != c.Sum {
-		return trustCopy{}, fmt.Errorf("%s is damaged: format %d, or a checksum that doesn't fit", path, c.Format)
+		return trustCopy{}, fmt.Errorf("%s is damaged: format %d, or wrong checksum", path, c.Format)
 	}
 	return c, nil
 }

@@ -49,7 +49,7 @@ func (k rootKey) Sign(message []byte) ([]byte, error) {
 
 func (k rootKey) Fingerprint() string { return "test" }
 
-// envelope seals version n of a policy with one root key, signed by signers.
+// envelope returns version n of a policy with one root key, signed by signers.
 func envelope(t *testing.T, n int, root rootKey, signers ...trust.SigningKey) ([]byte, trust.Digest) {
 	t.Helper()
 	text := fmt.Sprintf(`name: root
@@ -96,7 +96,7 @@ func TestTrustDocumentIsReplacedOnlyByASignedSuccessor(t *testing.T) {
 	s := openTrust(t, dir)
 	first, digest := envelope(t, 1, root, root)
 	if _, _, err := s.Deliver(first); err == nil {
-		t.Error("a host without a document took one from a carrier")
+		t.Error("a host without a document accepted one by Deliver")
 	}
 	if err := s.Pin(first, trust.DigestOf([]byte("another"))); err == nil {
 		t.Error("a document with another digest was pinned")
@@ -107,9 +107,9 @@ func TestTrustDocumentIsReplacedOnlyByASignedSuccessor(t *testing.T) {
 	next, _ := envelope(t, 2, root, root)
 	gap, _ := envelope(t, 3, root, root)
 	forged, _ := envelope(t, 2, thief, thief)
-	for name, raw := range map[string][]byte{"a gap": gap, "a thief's": forged, "nonsense": []byte("{}")} {
+	for name, raw := range map[string][]byte{"a gap": gap, "a forged one": forged, "an invalid one": []byte("{}")} {
 		if _, _, err := s.Deliver(raw); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s was accepted", name)
 		}
 	}
 	if _, changed, err := s.Deliver(next); err != nil || !changed {
@@ -119,14 +119,14 @@ func TestTrustDocumentIsReplacedOnlyByASignedSuccessor(t *testing.T) {
 		t.Errorf("the same again = %v, %v; want no change", changed, err)
 	}
 	if _, _, err := s.Deliver(first); err == nil {
-		t.Error("an older document was taken")
+		t.Error("an older document was accepted")
 	}
 	again := openTrust(t, dir)
 	if err := again.Pin(first, digest); err != nil {
 		t.Fatal(err)
 	}
 	if got := version(t, again); got != 2 {
-		t.Errorf("after a restart version %d is in force, want 2: the package must not set it back", got)
+		t.Errorf("version after a restart is %d, want 2: Pin must not replace it", got)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestDamagedTrustDocumentFallsBackToTheOtherCopy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := version(t, openTrust(t, dir)); got != 1 {
-			t.Errorf("with copy %d damaged version %d is in force", i, got)
+			t.Errorf("with copy %d damaged the version is %d", i, got)
 		}
 		for j := range 2 {
 			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("trust.%d", j)), []byte(`{"format":1}`), 0o600); err != nil {
@@ -155,13 +155,13 @@ func TestDamagedTrustDocumentFallsBackToTheOtherCopy(t *testing.T) {
 			}
 		}
 		if _, err := OpenTrustStore(dir, func() time.Time { return start }); err == nil {
-			t.Error("two damaged copies count as none: anybody could pin a document")
+			t.Error("two damaged copies were treated as no document")
 		}
 	}
 }
 
 func TestT5AnyCallerDeliversTrustButCannotForgeIt(t *testing.T) {
-	b := newBench(t)
+	b := newEnv(t)
 	root, thief := newRootKey(t), newRootKey(t)
 	first, digest := envelope(t, 1, root, root)
 	if err := b.trust.Pin(first, digest); err != nil {
@@ -180,6 +180,6 @@ func TestT5AnyCallerDeliversTrustButCannotForgeIt(t *testing.T) {
 	}
 	facts, err := client.GetFacts(t.Context(), &agentpb.GetFactsRequest{})
 	if err != nil || facts.GetTrustVersion() != 2 {
-		t.Errorf("facts say trust version %d, %v", facts.GetTrustVersion(), err)
+		t.Errorf("facts have trust version %d, %v", facts.GetTrustVersion(), err)
 	}
 }

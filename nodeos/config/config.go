@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config is a host's machine configuration: one small document, read
-// strictly, kept on disk.
+// Package config is the machine configuration of a host: a small, strictly parsed
+// document that is stored on disk.
 //
 //	apiVersion: lockstep.dev/v1alpha1
 //	kind: MachineConfig
@@ -10,8 +10,8 @@
 //	nodeName: worker-1
 //	kernelArgs: [console=ttyS0]
 //
-// It holds what the agent itself needs. What the operating system's own
-// documents say (sysctls, files, modules) is not in it.
+// It contains the settings of the agent. Settings of the operating system
+// (sysctls, files, modules) are out of scope.
 package config
 
 import (
@@ -31,20 +31,20 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// The document's identity and limits.
+// The type and limits of the document.
 const (
-	// APIVersion and Kind are what a document must say.
+	// APIVersion is the document's apiVersion.
 	APIVersion = "lockstep.dev/v1alpha1"
 	// Kind is the document's kind.
 	Kind = "MachineConfig"
-	// MaxBytes is the largest document.
+	// MaxBytes is the maximum size of a document, in bytes.
 	MaxBytes = 64 << 10
 
 	maxKernelArgs = 64
 	maxKernelArg  = 256
 )
 
-// document is the configuration as written.
+// document is the serialized configuration.
 type document struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -53,8 +53,8 @@ type document struct {
 	KernelArgs []string `json:"kernelArgs,omitempty"`
 }
 
-// Config is a valid machine configuration; it implements nodeos.Provider and
-// doesn't change.
+// Config is a valid, immutable machine configuration; it implements
+// nodeos.Provider.
 type Config struct {
 	doc document
 	raw []byte
@@ -74,9 +74,9 @@ func (c *Config) KernelArgs() []string { return slices.Clone(c.doc.KernelArgs) }
 // Bytes implements nodeos.Provider.
 func (c *Config) Bytes() []byte { return bytes.Clone(c.raw) }
 
-// Error says what is wrong with a configuration.
+// Error lists the problems of a configuration.
 type Error struct {
-	// Problems are all of them.
+	// Problems are the problems found.
 	Problems []string
 }
 
@@ -88,11 +88,10 @@ func (e *Error) Error() string {
 // Reason is the condition reason.
 func (e *Error) Reason() string { return "InvalidConfig" }
 
-// Parse reads a document, YAML or JSON. Unknown and repeated fields are
-// errors.
+// Parse parses a document, YAML or JSON. Unknown and repeated fields are errors.
 func Parse(data []byte) (*Config, error) {
 	if len(data) > MaxBytes {
-		return nil, &Error{[]string{fmt.Sprintf("it has %d bytes, at most %d are taken", len(data), MaxBytes)}}
+		return nil, &Error{[]string{fmt.Sprintf("%d bytes, at most %d are allowed", len(data), MaxBytes)}}
 	}
 	var d document
 	if err := yaml.UnmarshalStrict(data, &d); err != nil {
@@ -104,31 +103,31 @@ func Parse(data []byte) (*Config, error) {
 	return &Config{doc: d, raw: bytes.Clone(data)}, nil
 }
 
-// problems lists what is wrong with a document.
+// problems returns the problems of a document.
 func (d document) problems() []string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	if d.APIVersion != APIVersion || d.Kind != Kind {
-		add("it is %q %q, want %s %s", d.APIVersion, d.Kind, APIVersion, Kind)
+		add("apiVersion and kind are %q %q, want %s %s", d.APIVersion, d.Kind, APIVersion, Kind)
 	}
 	label := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
 	for _, f := range []struct{ name, value string }{{"hostname", d.Hostname}, {"nodeName", d.NodeName}} {
 		if f.value != "" && (len(f.value) > 253 || !label.MatchString(f.value)) {
-			add("%s %.64q is no DNS name in lower case", f.name, f.value)
+			add("%s %.64q is not a lower-case DNS name", f.name, f.value)
 		}
 	}
 	if len(d.KernelArgs) > maxKernelArgs {
-		add("it has %d kernelArgs, at most %d are taken", len(d.KernelArgs), maxKernelArgs)
+		add("%d kernelArgs, at most %d are allowed", len(d.KernelArgs), maxKernelArgs)
 	}
 	for i, arg := range d.KernelArgs {
 		if arg == "" || len(arg) > maxKernelArg || strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			add("kernelArgs[%d] is empty, longer than %d bytes, or has blanks or other than ASCII characters", i, maxKernelArg)
+			add("kernelArgs[%d] is empty, longer than %d bytes, or contains blanks or non-ASCII characters", i, maxKernelArg)
 		}
 	}
 	return out
 }
 
-// needsReboot lists the fields whose change takes effect with the next boot.
+// needsReboot returns the changed fields that take effect with the next boot.
 func needsReboot(from, to *Config) []string {
 	var out []string
 	if from.doc.NodeName != to.doc.NodeName {
@@ -140,8 +139,8 @@ func needsReboot(from, to *Config) []string {
 	return out
 }
 
-// Manager keeps the active configuration in a file; it implements
-// nodeos.ConfigManager and is safe for several goroutines.
+// Manager stores the active configuration in a file; it implements
+// nodeos.ConfigManager and is safe for concurrent use.
 type Manager struct {
 	file   string
 	notify func(nodeos.Provider) error
@@ -152,8 +151,8 @@ type Manager struct {
 
 var _ nodeos.ConfigManager = (*Manager)(nil)
 
-// Open returns the manager of a file that need not exist yet. Notify, if not
-// nil, is told each new configuration.
+// Open returns the manager of a file, which may not exist yet. notify, if not
+// nil, is called with each new configuration.
 func Open(file string, notify func(nodeos.Provider) error) (*Manager, error) {
 	m := &Manager{file: file, notify: notify}
 	data, err := readBounded(file)
@@ -168,7 +167,7 @@ func Open(file string, notify func(nodeos.Provider) error) (*Manager, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	m.active = c
-	return m, m.tell(c)
+	return m, m.notifyChange(c)
 }
 
 // readBounded reads a file of at most MaxBytes.
@@ -187,7 +186,7 @@ func readBounded(file string) ([]byte, error) {
 	return data, nil
 }
 
-func (m *Manager) tell(c *Config) error {
+func (m *Manager) notifyChange(c *Config) error {
 	if m.notify == nil {
 		return nil
 	}
@@ -213,7 +212,7 @@ func (m *Manager) ValidateConfig(data []byte) (nodeos.Provider, error) {
 	return c, nil
 }
 
-// SetConfig implements nodeos.ConfigManager: the file is replaced first.
+// SetConfig implements nodeos.ConfigManager: it replaces the file first.
 func (m *Manager) SetConfig(data []byte) error {
 	c, err := Parse(data)
 	if err != nil {
@@ -225,7 +224,7 @@ func (m *Manager) SetConfig(data []byte) error {
 		return fmt.Errorf("write the machine configuration: %w", err)
 	}
 	m.active = c
-	return m.tell(c)
+	return m.notifyChange(c)
 }
 
 // CanApplyImmediate implements nodeos.ConfigManager.
@@ -240,7 +239,7 @@ func (m *Manager) CanApplyImmediate(data []byte) error {
 		return nil
 	}
 	if fields := needsReboot(m.active, c); len(fields) > 0 {
-		return nodeos.Refuse("RebootRequired", "this config change can't be applied in immediate mode: %s takes effect with a reboot", strings.Join(fields, ", "))
+		return nodeos.Refuse("RebootRequired", "apply the machine configuration: a change of %s requires a reboot", strings.Join(fields, ", "))
 	}
 	return nil
 }

@@ -16,15 +16,15 @@ const head = "apiVersion: lockstep.dev/v1alpha1\nkind: MachineConfig\n"
 
 func TestParseIsStrict(t *testing.T) {
 	for name, tc := range map[string]struct{ doc, want string }{
-		"a good one":            {head + "hostname: worker-1.example\nkernelArgs: [console=ttyS0]\n", ""},
-		"an unknown field":      {head + "hostnam: x\n", "unknown field"},
-		"a repeated field":      {head + "hostname: a\nhostname: b\n", "already set"},
-		"another kind":          {"apiVersion: v1\nkind: Pod\n", `it is "v1" "Pod"`},
-		"a bad host name":       {head + "hostname: Worker_1\n", "hostname"},
-		"a bad node name":       {head + "nodeName: -x\n", "nodeName"},
-		"a blank in an arg":     {head + "kernelArgs: [\"a b\"]\n", "kernelArgs[0]"},
-		"too many kernel args":  {head + "kernelArgs: [" + strings.Repeat("a,", 65) + "]\n", "65 kernelArgs"},
-		"more bytes than taken": {head + "#" + strings.Repeat("x", MaxBytes), "at most"},
+		"a valid document":     {head + "hostname: worker-1.example\nkernelArgs: [console=ttyS0]\n", ""},
+		"an unknown field":     {head + "hostnam: x\n", "unknown field"},
+		"a repeated field":     {head + "hostname: a\nhostname: b\n", "already set"},
+		"another kind":         {"apiVersion: v1\nkind: Pod\n", `are "v1" "Pod"`},
+		"a bad host name":      {head + "hostname: Worker_1\n", "hostname"},
+		"a bad node name":      {head + "nodeName: -x\n", "nodeName"},
+		"a blank in an arg":    {head + "kernelArgs: [\"a b\"]\n", "kernelArgs[0]"},
+		"too many kernel args": {head + "kernelArgs: [" + strings.Repeat("a,", 65) + "]\n", "65 kernelArgs"},
+		"too many bytes":       {head + "#" + strings.Repeat("x", MaxBytes), "at most"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse([]byte(tc.doc))
@@ -47,20 +47,20 @@ func TestConfigurationIsPersistedAndAnInvalidOneChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Config() != nil {
-		t.Error("a host without a configuration has one")
+		t.Error("Config is not nil without a configuration")
 	}
 	if err := m.SetConfig([]byte(head + "hostname: one\n")); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.SetConfig([]byte("nonsense: true")); err == nil {
-		t.Error("nonsense was taken")
+		t.Error("an invalid configuration was accepted")
 	}
 	again, err := Open(file, notify)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := again.Config(); got == nil || got.Hostname() != "one" || told != 2 {
-		t.Errorf("after a restart: %v, told %d times", got, told)
+		t.Errorf("after a restart: %v, notified %d times", got, told)
 	}
 	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) != 1 {
 		t.Errorf("files left: %v, %v", left, err)
@@ -80,12 +80,12 @@ func TestOnlyChangesWithoutARebootApplyImmediately(t *testing.T) {
 	}
 	for doc, want := range map[string]string{
 		"hostname: b\nnodeName: x\n":                        "",
-		"hostname: a\nnodeName: y\n":                        "nodeName takes effect",
-		"hostname: a\nnodeName: y\nkernelArgs: [quiet]\n":   "nodeName, kernelArgs take",
-		"hostname: a\nnodeName: x\nkernelArgs: [quiet=1]\n": "kernelArgs takes effect",
+		"hostname: a\nnodeName: y\n":                        "change of nodeName requires",
+		"hostname: a\nnodeName: y\nkernelArgs: [quiet]\n":   "change of nodeName, kernelArgs requires",
+		"hostname: a\nnodeName: x\nkernelArgs: [quiet=1]\n": "change of kernelArgs requires",
 	} {
 		err := m.CanApplyImmediate([]byte(head + doc))
-		if want == "nodeName, kernelArgs take" {
+		if want == "change of nodeName, kernelArgs requires" {
 			want = "nodeName, kernelArgs"
 		}
 		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
@@ -101,7 +101,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := Parse(data)
 		if err == nil && len(c.doc.problems()) > 0 {
-			t.Errorf("%q was taken", data)
+			t.Errorf("%q was accepted", data)
 		}
 	})
 }

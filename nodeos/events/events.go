@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events is a host's event stream: a ring of the last events in one
-// total order, watched by any number of watchers.
+// Package events is a host's event stream: a ring of the latest events in a total
+// order, with any number of watchers.
 //
-// Publishing never waits for a watcher. A watcher that falls behind further
-// than the ring reaches is told how many events it lost, and continues; it's
-// never just ended.
+// Publish never waits for a watcher. A watcher that falls behind by more than the
+// ring's capacity receives the number of lost events and continues.
 package events
 
 import (
@@ -18,30 +17,30 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// DefaultCapacity is how many events a ring keeps unless told else.
+// DefaultCapacity is the default capacity of a ring, in events.
 const DefaultCapacity = 1000
 
-// Config is what a Ring needs.
+// Config configures a Ring.
 type Config struct {
-	// Capacity is how many events are kept; 0 means DefaultCapacity.
+	// Capacity is the number of stored events; 0 means DefaultCapacity.
 	Capacity int
-	// BootID is the host's boot, the first part of each event's id.
+	// BootID is the host's boot id, the first part of each event id.
 	BootID string
-	// First is the number of the first event. An agent that starts again in
-	// the same boot gives a higher one than any before.
+	// First is the number of the first event. An agent that restarts in the same
+	// boot must set a higher number than any before.
 	First uint64
 	// Now is the clock.
 	Now func() time.Time
 }
 
-// Ring is an event stream; it implements nodeos.EventStream. Its methods may
-// be called from several goroutines.
+// Ring is an event stream; it implements nodeos.EventStream. Its methods are safe
+// for concurrent use.
 type Ring struct {
 	cfg Config
 
 	mu      sync.Mutex
-	events  []nodeos.Event // a ring: number n is at n modulo the capacity
-	next    uint64         // events published so far
+	events  []nodeos.Event // a ring: event n is at n modulo the capacity
+	next    uint64         // number of published events
 	changed chan struct{}  // closed and replaced by each event
 }
 
@@ -51,21 +50,20 @@ var _ nodeos.EventStream = (*Ring)(nil)
 func New(cfg Config) (*Ring, error) {
 	switch {
 	case cfg.Capacity < 0:
-		return nil, errors.New("an event ring can't have a negative capacity")
+		return nil, errors.New("event ring: the capacity is negative")
 	case cfg.BootID == "", cfg.Now == nil:
-		return nil, errors.New("an event ring needs a boot id and a clock")
+		return nil, errors.New("event ring: BootID and Now are required")
 	case cfg.Capacity == 0:
 		cfg.Capacity = DefaultCapacity
 	}
 	return &Ring{cfg: cfg, events: make([]nodeos.Event, 0, cfg.Capacity), changed: make(chan struct{})}, nil
 }
 
-// FirstOf is the First of a process that is the nth to start in its boot,
-// from 1: each has room for 2^40 events.
+// FirstOf returns Config.First for the given start of the agent in its boot, from
+// 1: each start has room for 2^40 events.
 func FirstOf(start uint64) uint64 { return start << 40 }
 
-// Publish implements nodeos.Publisher. The event's number is given under the
-// ring's lock, so that the order of numbers is the order of events.
+// Publish implements nodeos.Publisher. The ring's lock orders the numbers.
 func (r *Ring) Publish(operationID string, p nodeos.Payload) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,10 +81,10 @@ func (r *Ring) Publish(operationID string, p nodeos.Payload) {
 	r.changed = make(chan struct{})
 }
 
-// oldest is the number of the oldest event that is kept; the lock is held.
+// oldest returns the number of the oldest stored event; the lock is held.
 func (r *Ring) oldest() uint64 { return r.next - uint64(len(r.events)) }
 
-// at returns the event of that number, which is kept; the lock is held.
+// at returns a stored event by number; the lock is held.
 func (r *Ring) at(n uint64) nodeos.Event { return r.events[n%uint64(r.cfg.Capacity)] } //nolint:gosec // a capacity is positive.
 
 // Watch implements nodeos.Watcher.
@@ -111,14 +109,14 @@ func (r *Ring) Watch(ctx context.Context, f nodeos.WatchFunc, opts ...nodeos.Wat
 	return nil
 }
 
-// cursor is where a watcher is.
+// cursor is the position of a watcher.
 type cursor struct {
 	next        uint64 // the number of the next event
 	lost        uint64
 	lostUnknown bool
 }
 
-// cursor returns where a watch begins.
+// cursor returns the start of a watch.
 func (r *Ring) cursor(o nodeos.WatchOptions) cursor {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,16 +139,16 @@ func (r *Ring) cursor(o nodeos.WatchOptions) cursor {
 	}
 }
 
-// after begins behind an event that the watcher has seen. What isn't kept any
-// more is lost: a known number in this process, an unknown one when the event
-// is of an earlier boot or process.
+// after returns the position after an event. Events that are no longer stored are
+// lost: a known number in this process, an unknown one when the event is from an
+// earlier boot or process.
 func (r *Ring) after(id nodeos.EventID) cursor {
 	if id.BootID != r.cfg.BootID || id.Seq < r.cfg.First {
 		return cursor{next: r.oldest(), lost: r.oldest(), lostUnknown: true}
 	}
 	seen := id.Seq - r.cfg.First
 	switch {
-	case seen >= r.next: // an id that was never given
+	case seen >= r.next: // an id that was never assigned
 		return cursor{next: r.next}
 	case seen+1 < r.oldest():
 		return cursor{next: r.oldest(), lost: r.oldest() - seen - 1}
@@ -159,7 +157,7 @@ func (r *Ring) after(id nodeos.EventID) cursor {
 	}
 }
 
-// pump hands events over until ctx ends.
+// pump sends events until ctx ends.
 func (r *Ring) pump(ctx context.Context, c cursor, ch chan<- nodeos.EventInfo) {
 	for {
 		info, changed := r.take(&c)
@@ -179,8 +177,8 @@ func (r *Ring) pump(ctx context.Context, c cursor, ch chan<- nodeos.EventInfo) {
 	}
 }
 
-// take returns what comes next and moves the cursor, or, when there is
-// nothing, what to wait for.
+// take returns the next event and moves the cursor, or, without one, a channel to
+// wait on.
 func (r *Ring) take(c *cursor) (nodeos.EventInfo, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,5 +199,5 @@ func (r *Ring) take(c *cursor) (nodeos.EventInfo, <-chan struct{}) {
 	return info, nil
 }
 
-// behind is how many events a cursor has before it.
+// behind returns the number of events after a cursor.
 func (r *Ring) behind(next uint64) int { return int(r.next - next) } //nolint:gosec // at most the capacity.

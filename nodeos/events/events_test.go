@@ -35,14 +35,14 @@ func publish(r *Ring, from, n int) {
 	}
 }
 
-// collect watches until the backlog is empty and returns what came: numbers,
-// or "lost n".
+// collect watches until the backlog is empty and returns the received numbers or
+// "lost n".
 func collect(t *testing.T, r *Ring, opts ...nodeos.WatchOptionFunc) []string {
 	t.Helper()
 	var out []string
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	r.Publish("", nodeos.EventRestart{}) // the end mark, after which nothing is waited for
+	r.Publish("", nodeos.EventRestart{}) // marks the end
 	err := r.Watch(ctx, func(ch <-chan nodeos.EventInfo) {
 		for e := range ch {
 			switch p := e.Payload.(type) {
@@ -74,11 +74,11 @@ func TestTailEventsReturnsTheLastStoredEvents(t *testing.T) {
 		published, tail int
 		want            []string
 	}{
-		"the last one":                {200, 2, numbers(199, 200)},
-		"five":                        {200, 6, numbers(195, 200)},
-		"more than there are":         {30, 40, numbers(0, 30)},
-		"all":                         {200, -1, numbers(101, 200)},
-		"more than the ring can keep": {200, 1000, numbers(101, 200)},
+		"the last one":           {200, 2, numbers(199, 200)},
+		"five":                   {200, 6, numbers(195, 200)},
+		"more than published":    {30, 40, numbers(0, 30)},
+		"all":                    {200, -1, numbers(101, 200)},
+		"more than the capacity": {200, 1000, numbers(101, 200)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRing(t, 100)
@@ -108,7 +108,7 @@ func TestWatchResumesAfterTheGivenEvent(t *testing.T) {
 
 func TestLateResumeReportsTheLostEvents(t *testing.T) {
 	r := newRing(t, 10)
-	publish(r, 0, 30) // and the end mark: 21 … 29 are kept
+	publish(r, 0, 30) // and the end mark: 21 … 29 are stored
 	got := collect(t, r, nodeos.WithTailID(nodeos.EventID{BootID: "boot", Seq: FirstOf(1) + 4}))
 	if diff := cmp.Diff(append([]string{"lost 16 false"}, numbers(21, 30)...), got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -152,7 +152,7 @@ func TestTailDurationReturnsRecentEvents(t *testing.T) {
 
 func TestTailOptionsAreMutuallyExclusive(t *testing.T) {
 	r := newRing(t, 10)
-	never := func(<-chan nodeos.EventInfo) { t.Error("the watch began") }
+	never := func(<-chan nodeos.EventInfo) { t.Error("the watch started") }
 	id := nodeos.WithTailID(nodeos.EventID{BootID: "boot"})
 	for name, opts := range map[string][]nodeos.WatchOptionFunc{
 		"events and id":       {nodeos.WithTailEvents(1), id},
@@ -185,9 +185,9 @@ func TestSlowWatcherReceivesTheNumberOfLostEventsAndContinues(t *testing.T) {
 		})
 		synctest.Wait()
 		publish(r, 0, 1)
-		synctest.Wait() // the watcher has 0 and sleeps on it
+		synctest.Wait() // the watcher has received 0 and sleeps
 		publish(r, 1, 1)
-		synctest.Wait() // 1 is in the pump's hand
+		synctest.Wait() // the pump has taken 1
 		publish(r, 2, 100)
 		close(slow)
 		synctest.Wait()
@@ -236,7 +236,7 @@ func TestAllWatchersReceiveEventsInTheSameOrder(t *testing.T) {
 	for w := range seen {
 		for i, n := range seen[w] {
 			if n != FirstOf(1)+uint64(i) {
-				t.Fatalf("watcher %d saw number %d at place %d", w, n-FirstOf(1), i)
+				t.Fatalf("watcher %d received number %d at position %d", w, n-FirstOf(1), i)
 			}
 		}
 	}

@@ -15,13 +15,13 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )
 
-// UnreachableError reports that there is no connection to a host.
+// UnreachableError means that there is no connection to a host.
 type UnreachableError struct {
 	// Host is the host's id.
 	Host string
-	// Address is what was tried last; empty if nothing was.
+	// Address is the address tried last; empty without one.
 	Address string
-	// Err is what came of it.
+	// Err is the cause.
 	Err error
 }
 
@@ -33,26 +33,26 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("host %s is unreachable at %s: %v", e.Host, e.Address, e.Err)
 }
 
-// Unwrap returns what came of the dial.
+// Unwrap returns the cause.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // Reason is the condition reason: the cause's own, if it has one.
 func (e *UnreachableError) Reason() string { return nodeos.ReasonOf(e.Err, "Unreachable") }
 
-// Retriable reports that the same call may pass later.
+// Retriable reports that the call may succeed later.
 func (e *UnreachableError) Retriable() bool { return true }
 
 // RefusedError is an agent's refusal of a call.
 type RefusedError struct {
-	// Host is the host's id, Method what was called.
+	// Host is the host's id and Method the called method.
 	Host, Method string
-	// Cause is the agent's word for it.
+	// Cause is the reason that the agent sent.
 	Cause string
-	// Message is the agent's line for people, cleaned.
+	// Message is the agent's message, sanitized.
 	Message string
-	// Retry reports that the same order may pass later by itself.
+	// Retry means that the same order may succeed later.
 	Retry bool
-	// OperationID is the operation in the way, if one is.
+	// OperationID is the operation that blocks the order, if any.
 	OperationID string
 }
 
@@ -64,12 +64,12 @@ func (e *RefusedError) Error() string {
 // Reason is the condition reason.
 func (e *RefusedError) Reason() string { return e.Cause }
 
-// Retriable reports whether the same order may pass later.
+// Retriable reports whether the same order may succeed later.
 func (e *RefusedError) Retriable() bool { return e.Retry }
 
-// FencedError is a refusal of an order for its leader's fence. It wraps a
-// *RefusedError. The leader raises its epoch above the stored one, in the
-// cluster first, and orders again; of another cluster it stays refused.
+// FencedError is a refusal because of the order's fence. It wraps a
+// *RefusedError. The leader raises its epoch in the cluster above the stored one
+// and repeats the order; a fence of another cluster stays refused.
 type FencedError struct {
 	refused *RefusedError
 	stored  nodeos.Fence
@@ -84,30 +84,30 @@ func (e *FencedError) Unwrap() error { return e.refused }
 // Reason is the condition reason.
 func (e *FencedError) Reason() string { return e.refused.Cause }
 
-// Stored returns the fence that the agent has.
+// Stored returns the fence that the agent stores.
 func (e *FencedError) Stored() nodeos.Fence { return e.stored }
 
-// VersionError reports that an agent can't be ordered what is wanted.
+// VersionError means that an agent doesn't support a method or our version.
 type VersionError struct {
-	// Host is the host's id; Agent and Ours are versions.
+	// Host is the host's id, Agent and Ours are versions.
 	Host, Agent, Ours string
-	// Method is what the agent doesn't offer; empty when its version as a
-	// whole is out of range.
+	// Method is the unsupported method; empty when the whole version is out of
+	// range.
 	Method string
 }
 
 // Error implements error.
 func (e *VersionError) Error() string {
 	if e.Method != "" {
-		return fmt.Sprintf("agent %s of host %s doesn't offer %s to us (%s): upgrade the agent, or use a certificate of another role", e.Agent, e.Host, e.Method, e.Ours)
+		return fmt.Sprintf("agent %s of host %s does not offer method %s to version %s: upgrade the agent, or use a certificate with another role", e.Agent, e.Host, e.Method, e.Ours)
 	}
-	return fmt.Sprintf("agent %s of host %s is outside of what %s serves, its own minor version and the two before: upgrade the older of the two", e.Agent, e.Host, e.Ours)
+	return fmt.Sprintf("agent %s of host %s is not supported by %s, which supports its own minor version and the two before: upgrade the older of the two", e.Agent, e.Host, e.Ours)
 }
 
 // Reason is the condition reason.
 func (e *VersionError) Reason() string { return "AgentVersion" }
 
-// callError turns the error of a call into one of this package's.
+// callError converts the error of a call to an error of this package.
 func callError(host, address, method string, err error) error {
 	st, ok := status.FromError(err)
 	if !ok {

@@ -1,17 +1,15 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet is the reconciler's end of the wire to the agents on hosts: it
-// keeps one connection to each host, observes the host's facts and events, and
-// carries orders.
+// Package fleet is the reconciler's client to the agents on hosts: it maintains one
+// connection per host, observes the host's facts and events, and sends orders.
 //
-// It decides nothing. Which host takes which step is for reconciler/rollout;
-// whether what a host says about itself agrees with its Node is for
-// reconciler/hosts. What it guarantees is who is at the other end: a
-// connection is to the host of that id in that cluster, or there is none.
+// It guarantees the identity of the peer: a connection is to the host with that id in
+// that cluster. Rollout decisions are made in reconciler/rollout; reconciler/hosts
+// compares a host's facts with its Node.
 //
-// A Fleet owns its goroutines: two for each target while Run runs, none
-// afterwards. All methods may be called from several goroutines.
+// A Fleet owns two goroutines per target while Run runs. All methods are safe for
+// concurrent use.
 package fleet
 
 import (
@@ -31,87 +29,87 @@ import (
 
 // Limits of a fleet.
 const (
-	// callTimeout bounds every call but streams.
+	// callTimeout limits every call except streams.
 	callTimeout = 15 * time.Second
-	// refreshEvery is the shortest time between two readings of a host's facts
-	// that events ask for.
+	// refreshEvery is the minimum time between two reads of a host's facts that are
+	// caused by events.
 	refreshEvery = 500 * time.Millisecond
-	// backoffFirst and backoffMost bound the wait between two dials.
+	// backoffFirst and backoffMost limit the delay between two dials.
 	backoffFirst = 500 * time.Millisecond
 	backoffMost  = 30 * time.Second
-	// A host that sends more events than this loses its connection for noisyFor.
+	// A host that sends more events than this is disconnected for noisyFor.
 	noisyBurst = 512
 	noisyRate  = 25
 	noisyFor   = 30 * time.Second
 )
 
-// Target is a host to keep a connection to.
+// Target is a host to connect to.
 type Target struct {
-	// HostID is the pinned identity: the other end must have its certificate.
+	// HostID is the expected identity in the host's certificate.
 	HostID string
-	// Addresses are host:port, tried in order.
+	// Addresses are host:port pairs, tried in order.
 	Addresses []string
 }
 
-// State is what is known of a host. It is a value: it doesn't change.
+// State is an immutable snapshot of a host's state.
 type State struct {
-	// Target is who it is about.
+	// Target is the host.
 	Target Target
-	// Connected reports that the connection stands and Facts are being observed.
+	// Connected means that the host is connected and Facts are current.
 	Connected bool
-	// Facts are the last that were read; zero before the first time. While not
-	// Connected they are history, by which nothing may be decided.
+	// Facts are the last received facts; zero before the first ones. While not
+	// Connected they are outdated and must not be used for decisions.
 	Facts nodeos.HostFacts
-	// About is what the agent said about itself.
+	// About is the agent's description of itself.
 	About wire.About
-	// Capabilities are the methods that the agent lets us call.
+	// Capabilities are the methods that the agent allows us to call.
 	Capabilities []string
-	// LastSeen is when the host last answered.
+	// LastSeen is the time of the host's last response.
 	LastSeen time.Time
-	// Err says why there is no connection: an *UnreachableError or an error
-	// with a reason of its own. Nil while Connected.
+	// Err is the cause of a disconnect: an *UnreachableError or an error with a
+	// reason of its own. It's nil while Connected.
 	Err error
 }
 
-// Config is what a fleet needs; Changed and Event may be nil.
+// Config configures a Fleet; Changed and Event are optional.
 type Config struct {
 	// Identity is the reconciler's certificate and the hosts' authority.
 	Identity *mtls.Store
-	// ClusterUID is the cluster whose hosts are called.
+	// ClusterUID is the UID of the hosts' cluster.
 	ClusterUID string
-	// Version is our own, told to agents and compared with theirs.
+	// Version is our version, sent to agents and compared with theirs.
 	Version string
 	// Now is the clock.
 	Now func() time.Time
-	// Changed is called after each change of a host's state, from the host's
-	// goroutine; it must be quick.
+	// Changed is called after each change of a host's state, in the host's
+	// goroutine; it must not block.
 	Changed func(hostID string)
-	// Event is called for each event of a host, in their order.
+	// Event is called for each event of a host, in order.
 	Event func(hostID string, event nodeos.EventInfo)
 }
 
-// Fleet keeps connections to hosts. Make one with New and run it with Run.
+// Fleet maintains connections to hosts. Create it with New and call Run.
 type Fleet struct {
 	cfg Config
 
 	mu      sync.Mutex
 	hosts   map[string]*host
-	running context.Context // the life of Run; nil before it
-	stopped bool            // Run is ending: nothing starts any more
+	running context.Context // the context of Run; nil before it
+	stopped bool            // Run is ending: start nothing
 	wait    sync.WaitGroup
 }
 
-// New checks the configuration and makes a fleet without targets.
+// New validates the configuration and returns a fleet without targets.
 func New(cfg Config) (*Fleet, error) {
 	if cfg.Identity == nil || cfg.ClusterUID == "" || cfg.Version == "" || cfg.Now == nil {
-		return nil, errors.New("fleet: configuration needs Identity, ClusterUID, Version and Now")
+		return nil, errors.New("fleet configuration: Identity, ClusterUID, Version and Now are required")
 	}
 	own, err := mtls.CallerOf(cfg.Identity.Leaf())
 	if err != nil {
 		return nil, fmt.Errorf("fleet: own certificate: %w", err)
 	}
 	if own.ClusterUID != cfg.ClusterUID {
-		return nil, fmt.Errorf("fleet: own certificate is of cluster %s, want %s", own.ClusterUID, cfg.ClusterUID)
+		return nil, fmt.Errorf("fleet: own certificate is for cluster %s, want %s", own.ClusterUID, cfg.ClusterUID)
 	}
 	if cfg.Changed == nil {
 		cfg.Changed = func(string) {}
@@ -122,13 +120,13 @@ func New(cfg Config) (*Fleet, error) {
 	return &Fleet{cfg: cfg, hosts: map[string]*host{}}, nil
 }
 
-// Run keeps the connections until ctx ends and all goroutines are gone. It
-// runs once.
+// Run maintains the connections until ctx ends and all goroutines have ended. It's
+// called once.
 func (f *Fleet) Run(ctx context.Context) error {
 	f.mu.Lock()
 	if f.running != nil {
 		f.mu.Unlock()
-		return errors.New("fleet: runs already, or ran before")
+		return errors.New("fleet: Run was already called")
 	}
 	f.running = ctx
 	for _, h := range f.hosts {
@@ -143,8 +141,8 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return nil
 }
 
-// SetTargets reports which hosts there are: new ones are dialled, gone ones are
-// left, changed ones are dialled anew.
+// SetTargets sets the hosts: new ones are connected, removed ones disconnected,
+// changed ones reconnected.
 func (f *Fleet) SetTargets(targets []Target) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -170,7 +168,7 @@ func (f *Fleet) SetTargets(targets []Target) {
 	}
 }
 
-// start runs a host's goroutines; f.mu is held.
+// start starts a host's goroutines; f.mu is held.
 func (f *Fleet) start(running context.Context, h *host) {
 	if running == nil || f.stopped {
 		return
@@ -179,11 +177,11 @@ func (f *Fleet) start(running context.Context, h *host) {
 	h.cancel = cancel
 	f.wait.Go(func() {
 		defer cancel()
-		h.keep(ctx)
+		h.run(ctx)
 	})
 }
 
-// State returns what is known of a host; false for one that is no target.
+// State returns the state of a host; false if it's not a target.
 func (f *Fleet) State(hostID string) (State, bool) {
 	h, err := f.host(hostID)
 	if err != nil {
@@ -192,7 +190,7 @@ func (f *Fleet) State(hostID string) (State, bool) {
 	return h.snapshot(), true
 }
 
-// States returns what is known of all targets, by host id.
+// States returns the states of all targets, sorted by host id.
 func (f *Fleet) States() []State {
 	f.mu.Lock()
 	hosts := maps.Clone(f.hosts)
@@ -209,7 +207,7 @@ func (f *Fleet) host(hostID string) (*host, error) {
 	defer f.mu.Unlock()
 	h, ok := f.hosts[hostID]
 	if !ok {
-		return nil, &UnreachableError{Host: hostID, Err: errors.New("it is no target: no Host object names it")}
+		return nil, &UnreachableError{Host: hostID, Err: errors.New("not a target: no Host object has this id")}
 	}
 	return h, nil
 }

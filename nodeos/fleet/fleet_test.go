@@ -30,8 +30,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const cluster = "uid-1"
 
-// puppet is an agent that says what a test wants it to.
-type puppet struct {
+// fakeAgent is an agent with configurable responses.
+type fakeAgent struct {
 	agentpb.UnimplementedAgentServer
 	mu      sync.Mutex
 	hello   *agentpb.HelloResponse
@@ -42,8 +42,8 @@ type puppet struct {
 	watched chan *agentpb.WatchEventsRequest
 }
 
-func newPuppet(hostID string) *puppet {
-	return &puppet{
+func newFakeAgent(hostID string) *fakeAgent {
+	return &fakeAgent{
 		hello: &agentpb.HelloResponse{
 			Version: "1.4.0", HostId: hostID, ClusterUid: cluster, BootId: "boot-1",
 			Capabilities: []string{"Hello", "GetFacts", "WatchEvents", "Stage", "GetOperation", "Commit"},
@@ -54,19 +54,19 @@ func newPuppet(hostID string) *puppet {
 	}
 }
 
-func (p *puppet) Hello(context.Context, *agentpb.HelloRequest) (*agentpb.HelloResponse, error) {
+func (p *fakeAgent) Hello(context.Context, *agentpb.HelloRequest) (*agentpb.HelloResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.hello, nil
 }
 
-func (p *puppet) GetFacts(context.Context, *agentpb.GetFactsRequest) (*agentpb.Facts, error) {
+func (p *fakeAgent) GetFacts(context.Context, *agentpb.GetFactsRequest) (*agentpb.Facts, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return wire.FactsToProto(p.facts, wire.About{Version: p.hello.GetVersion()}), nil
 }
 
-func (p *puppet) Stage(_ context.Context, req *agentpb.StageRequest) (*agentpb.OperationResponse, error) {
+func (p *fakeAgent) Stage(_ context.Context, req *agentpb.StageRequest) (*agentpb.OperationResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stages++
@@ -78,7 +78,7 @@ func (p *puppet) Stage(_ context.Context, req *agentpb.StageRequest) (*agentpb.O
 	}}, nil
 }
 
-func (p *puppet) WatchEvents(req *agentpb.WatchEventsRequest, stream agentpb.Agent_WatchEventsServer) error {
+func (p *fakeAgent) WatchEvents(req *agentpb.WatchEventsRequest, stream agentpb.Agent_WatchEventsServer) error {
 	select {
 	case p.watched <- req:
 	default:
@@ -95,14 +95,14 @@ func (p *puppet) WatchEvents(req *agentpb.WatchEventsRequest, stream agentpb.Age
 	}
 }
 
-func (p *puppet) boot(id string) {
+func (p *fakeAgent) boot(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.facts.BootID = id
 }
 
-// rig is a PKI, a fleet under test and what it noticed.
-type rig struct {
+// env is a PKI, a fleet under test and the events that it received.
+type env struct {
 	t     *testing.T
 	pki   *mtls.Directory
 	fleet *Fleet
@@ -111,7 +111,7 @@ type rig struct {
 	seen  []nodeos.EventInfo
 }
 
-func newRig(t *testing.T) *rig {
+func newEnv(t *testing.T) *env {
 	t.Helper()
 	now := time.Now()
 	pki, err := mtls.InitDirectory(filepath.Join(t.TempDir(), "pki"), cluster, now)
@@ -126,15 +126,15 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, pki: pki, wake: make(chan struct{}, 1)}
+	r := &env{t: t, pki: pki, wake: make(chan struct{}, 1)}
 	r.fleet, err = New(Config{
 		Identity: identity, ClusterUID: cluster, Version: "1.5.0", Now: time.Now,
-		Changed: func(string) { r.poke() },
+		Changed: func(string) { r.notify() },
 		Event: func(_ string, event nodeos.EventInfo) {
 			r.mu.Lock()
 			r.seen = append(r.seen, event)
 			r.mu.Unlock()
-			r.poke()
+			r.notify()
 		},
 	})
 	if err != nil {
@@ -152,15 +152,15 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) poke() {
+func (r *env) notify() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// serve runs an agent as a host, on a given address or on any.
-func (r *rig) serve(hostID, address string, agent agentpb.AgentServer) (string, func()) {
+// serve starts an agent of a host at the given address.
+func (r *env) serve(hostID, address string, agent agentpb.AgentServer) (string, func()) {
 	r.t.Helper()
 	dir, _, err := r.pki.IssueHost(hostID, nil, nil, time.Now())
 	if err != nil {
@@ -187,8 +187,8 @@ func (r *rig) serve(hostID, address string, agent agentpb.AgentServer) (string, 
 	return listener.Addr().String(), stop
 }
 
-// until waits for a host's state to fit.
-func (r *rig) until(hostID, what string, fits func(State) bool) State {
+// waitFor waits until fits returns true for a host's state.
+func (r *env) waitFor(hostID, what string, fits func(State) bool) State {
 	r.t.Helper()
 	deadline := time.NewTimer(20 * time.Second)
 	defer deadline.Stop()
@@ -220,16 +220,16 @@ func image(c string) nodeos.Image {
 }
 
 func TestHostFactsFollowItsEvents(t *testing.T) {
-	r, p := newRig(t), newPuppet("h1")
+	r, p := newEnv(t), newFakeAgent("h1")
 	address, _ := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
-	state := r.until("h1", "connected", connected)
+	state := r.waitFor("h1", "connected", connected)
 	if state.Facts.BootID != "boot-1" || state.Facts.HostID != "h1" || state.About.Version != "1.4.0" {
 		t.Errorf("state = %+v", state)
 	}
 	p.boot("boot-2")
 	p.events <- wire.EventToProto(nodeos.Event{ID: nodeos.EventID{BootID: "boot-2", Seq: 1}, Payload: nodeos.EventTrial{What: "armed"}})
-	r.until("h1", "at boot-2", func(s State) bool { return s.Facts.BootID == "boot-2" })
+	r.waitFor("h1", "at boot-2", func(s State) bool { return s.Facts.BootID == "boot-2" })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.seen) != 1 || r.seen[0].Payload != (nodeos.EventTrial{What: "armed"}) {
@@ -238,34 +238,34 @@ func TestHostFactsFollowItsEvents(t *testing.T) {
 }
 
 func TestFleetReconnectsAfterARestartAndResumesEvents(t *testing.T) {
-	r, p := newRig(t), newPuppet("h1")
+	r, p := newEnv(t), newFakeAgent("h1")
 	address, stop := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
-	r.until("h1", "connected", connected)
+	r.waitFor("h1", "connected", connected)
 	<-p.watched
 	p.events <- wire.EventToProto(nodeos.Event{ID: nodeos.EventID{BootID: "boot-1", Seq: 41}, Payload: nodeos.EventRestart{}})
-	r.until("h1", "told of the restart", func(State) bool {
+	r.waitFor("h1", "told of the restart", func(State) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.seen) == 1
 	})
 	stop()
-	r.until("h1", "disconnected", func(s State) bool { return !s.Connected })
+	r.waitFor("h1", "disconnected", func(s State) bool { return !s.Connected })
 	if err := second(r.fleet.Stage(t.Context(), "h1", Order{OperationID: "op-1"}, image("a"))); reasonOf(err) != "Unreachable" || !strings.Contains(err.Error(), address) {
-		t.Errorf("an order to a host that is down = %v, want Unreachable with %s", err, address)
+		t.Errorf("an order to an unreachable host = %v, want Unreachable with %s", err, address)
 	}
 	p.boot("boot-2")
 	r.serve("h1", address, p)
-	r.until("h1", "back at boot-2", func(s State) bool { return s.Connected && s.Facts.BootID == "boot-2" })
+	r.waitFor("h1", "back at boot-2", func(s State) bool { return s.Connected && s.Facts.BootID == "boot-2" })
 	if again := <-p.watched; again.GetTailId() != "boot-1/41" {
-		t.Errorf("the new stream begins after %q, want boot-1/41", again.GetTailId())
+		t.Errorf("the new stream starts after %q, want boot-1/41", again.GetTailId())
 	}
 }
 
 func second[A any](_ A, err error) error { return err }
 
 func TestUnreachableErrorNamesEachAddress(t *testing.T) {
-	r := newRig(t)
+	r := newEnv(t)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -273,45 +273,45 @@ func TestUnreachableErrorNamesEachAddress(t *testing.T) {
 	closed := listener.Addr().String()
 	_ = listener.Close()
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{closed, "no-port"}}, {HostID: "h2"}})
-	state := r.until("h1", "refused", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), closed) })
+	state := r.waitFor("h1", "refused", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), closed) })
 	if reasonOf(state.Err) != "Unreachable" || !strings.Contains(state.Err.Error(), "no-port") {
 		t.Errorf("error = %v with reason %q", state.Err, reasonOf(state.Err))
 	}
-	r.until("h2", "told that it has no address", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "spec.address") })
+	r.waitFor("h2", "told that it has no address", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "spec.address") })
 	if err := second(r.fleet.Stage(t.Context(), "h9", Order{OperationID: "op-1"}, image("a"))); reasonOf(err) != "Unreachable" {
-		t.Errorf("an order to nobody = %v", err)
+		t.Errorf("an order to an unknown host = %v", err)
 	}
 }
 
 func TestSecondAddressIsTriedWhenTheFirstFails(t *testing.T) {
-	r, p := newRig(t), newPuppet("h1")
+	r, p := newEnv(t), newFakeAgent("h1")
 	address, _ := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{"127.0.0.1:1", address}}})
-	r.until("h1", "connected", connected)
+	r.waitFor("h1", "connected", connected)
 }
 
 func TestT5AnotherHostAtTheAddressReceivesNoOrder(t *testing.T) {
-	r, p := newRig(t), newPuppet("h2")
+	r, p := newEnv(t), newFakeAgent("h2")
 	address, _ := r.serve("h2", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
-	r.until("h1", "refused", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "h2") })
+	r.waitFor("h1", "refused", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "h2") })
 	if err := second(r.fleet.Stage(t.Context(), "h1", Order{OperationID: "op-1"}, image("a"))); err == nil || p.stages != 0 {
 		t.Errorf("an order reached another host: %v, %d", err, p.stages)
 	}
 }
 
 func TestT5AgentReportingAnotherHostIDReceivesNoOrder(t *testing.T) {
-	r, p := newRig(t), newPuppet("h9")
+	r, p := newEnv(t), newFakeAgent("h9")
 	address, _ := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
-	r.until("h1", "refused", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "h9") })
+	r.waitFor("h1", "refused", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "h9") })
 }
 
 func TestOnlyListedCapabilitiesAreOrdered(t *testing.T) {
-	r, p := newRig(t), newPuppet("h1")
+	r, p := newEnv(t), newFakeAgent("h1")
 	address, _ := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
-	r.until("h1", "connected", connected)
+	r.waitFor("h1", "connected", connected)
 	_, err := r.fleet.Activate(t.Context(), "h1", Order{OperationID: "op-1"}, Activation{Image: image("a")})
 	var version *VersionError
 	if !errors.As(err, &version) || version.Method != "Activate" {
@@ -325,14 +325,14 @@ func TestAgentsOfTheLastThreeMinorVersionsAreSupported(t *testing.T) {
 		{"1.5.0", "2.0.0"}: false, {"1.5.0", "v1.4.0-rc.1"}: true, {"1.5.0", "newest"}: false, {"1.5.0", ""}: false,
 		{"dev", "1.5.0"}: true, {"1.5.0", "dev"}: true,
 	} {
-		if got := serves(versions[0], versions[1]); got != want {
-			t.Errorf("serves(%q, %q) = %v, want %v", versions[0], versions[1], got, want)
+		if got := supports(versions[0], versions[1]); got != want {
+			t.Errorf("supports(%q, %q) = %v, want %v", versions[0], versions[1], got, want)
 		}
 	}
 }
 
 func TestRefusalReturnsTheStoredFenceToTheLeader(t *testing.T) {
-	r, p := newRig(t), newPuppet("h1")
+	r, p := newEnv(t), newFakeAgent("h1")
 	st, err := status.New(codes.FailedPrecondition, "fence epoch 3 is lower\nthan 9").WithDetails(&agentpb.Refusal{
 		Reason: "Fenced", StoredFence: &agentpb.Fence{ClusterUid: cluster, Epoch: 9},
 	})
@@ -342,7 +342,7 @@ func TestRefusalReturnsTheStoredFenceToTheLeader(t *testing.T) {
 	p.refusal = st.Err()
 	address, _ := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
-	r.until("h1", "connected", connected)
+	r.waitFor("h1", "connected", connected)
 	_, err = r.fleet.Stage(t.Context(), "h1", Order{OperationID: "op-1", Fence: nodeos.Fence{ClusterUID: cluster, Epoch: 3}}, image("a"))
 	var fenced interface{ Stored() nodeos.Fence }
 	if !errors.As(err, &fenced) || fenced.Stored() != (nodeos.Fence{ClusterUID: cluster, Epoch: 9}) {
@@ -355,16 +355,16 @@ func TestRefusalReturnsTheStoredFenceToTheLeader(t *testing.T) {
 }
 
 func TestFloodingHostIsDisconnectedAndOthersAreServed(t *testing.T) {
-	r, loud, calm := newRig(t), newPuppet("h1"), newPuppet("h2")
+	r, loud, calm := newEnv(t), newFakeAgent("h1"), newFakeAgent("h2")
 	loudAt, _ := r.serve("h1", "127.0.0.1:0", loud)
 	calmAt, _ := r.serve("h2", "127.0.0.1:0", calm)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{loudAt}}, {HostID: "h2", Addresses: []string{calmAt}}})
-	r.until("h2", "connected", connected)
-	r.until("h1", "connected", connected)
+	r.waitFor("h2", "connected", connected)
+	r.waitFor("h1", "connected", connected)
 	for range 4000 {
 		loud.events <- wire.EventToProto(nodeos.Event{Payload: nodeos.EventProgress{Task: "x"}})
 	}
-	state := r.until("h1", "left alone", func(s State) bool { return reasonOf(s.Err) == "Noisy" })
+	state := r.waitFor("h1", "left alone", func(s State) bool { return reasonOf(s.Err) == "Noisy" })
 	if state.Connected {
 		t.Error("the flooding host is still connected")
 	}
@@ -374,16 +374,16 @@ func TestFloodingHostIsDisconnectedAndOthersAreServed(t *testing.T) {
 }
 
 func TestRemovedTargetIsDisconnected(t *testing.T) {
-	r, p := newRig(t), newPuppet("h1")
+	r, p := newEnv(t), newFakeAgent("h1")
 	address, stop := r.serve("h1", "127.0.0.1:0", p)
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})
-	r.until("h1", "connected", connected)
+	r.waitFor("h1", "connected", connected)
 	r.fleet.SetTargets(nil)
 	if _, ok := r.fleet.State("h1"); ok {
-		t.Error("a host that is gone has a state")
+		t.Error("a removed host has a state")
 	}
 	if len(r.fleet.States()) != 0 {
-		t.Error("States lists a host that is gone")
+		t.Error("States contains a removed host")
 	}
 	stop()
 	r.fleet.SetTargets([]Target{{HostID: "h1", Addresses: []string{address}}})

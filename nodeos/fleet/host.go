@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )
 
-// host keeps the connection to one host.
+// host manages the connection to one host.
 type host struct {
 	cfg    Config
 	target Target
@@ -33,14 +33,14 @@ type host struct {
 	mu     sync.Mutex
 	state  State
 	client agentpb.AgentClient // nil while there is no connection
-	// address is what client is connected to, or what was tried last.
+	// address is the connected address, or the one tried last.
 	address string
-	// lastEvent is where a new stream continues.
+	// lastEvent is the event after which a new stream continues.
 	lastEvent string
 }
 
 func newHost(cfg Config, target Target) *host {
-	return &host{cfg: cfg, target: target, state: State{Target: target, Err: &UnreachableError{Host: target.HostID, Err: errors.New("not dialled yet")}}}
+	return &host{cfg: cfg, target: target, state: State{Target: target, Err: &UnreachableError{Host: target.HostID, Err: errors.New("not dialed yet")}}}
 }
 
 func (h *host) stop() {
@@ -55,8 +55,8 @@ func (h *host) snapshot() State {
 	return h.state
 }
 
-// keep dials, observes, and dials again, until ctx ends.
-func (h *host) keep(ctx context.Context) {
+// run connects, observes and reconnects until ctx ends.
+func (h *host) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
 		connected, err := h.tryAll(ctx)
@@ -78,11 +78,11 @@ func (h *host) keep(ctx context.Context) {
 	}
 }
 
-// tryAll tries the addresses in order; the first that answers is observed
-// until it breaks. It returns whether one answered, and why none does now.
+// tryAll tries the addresses in order and observes the first that answers until
+// the connection breaks. It returns whether one answered, and the error.
 func (h *host) tryAll(ctx context.Context) (bool, error) {
 	if len(h.target.Addresses) == 0 {
-		return false, &UnreachableError{Host: h.target.HostID, Err: errors.New("it has no address: set spec.address of its Host, or an InternalIP of its Node")}
+		return false, &UnreachableError{Host: h.target.HostID, Err: errors.New("no address: set spec.address of its Host, or an InternalIP of its Node")}
 	}
 	var all []error
 	for _, address := range h.target.Addresses {
@@ -95,8 +95,8 @@ func (h *host) tryAll(ctx context.Context) (bool, error) {
 	return false, errors.Join(all...)
 }
 
-// observe dials one address and follows the host until the connection breaks.
-// It returns whether the host answered at all.
+// observe dials one address and follows the host until the connection breaks. It
+// returns whether the host answered.
 func (h *host) observe(ctx context.Context, address string) (connected bool, err error) {
 	conn, err := h.dial(address)
 	if err != nil {
@@ -121,7 +121,7 @@ func (h *host) observe(ctx context.Context, address string) (connected bool, err
 	return true, h.follow(ctx, client, address, resume)
 }
 
-// hello reports who we are and checks who answers.
+// hello sends our version and checks the identity and version of the agent.
 func (h *host) hello(ctx context.Context, client agentpb.AgentClient, address string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -129,14 +129,14 @@ func (h *host) hello(ctx context.Context, client agentpb.AgentClient, address st
 	if err != nil {
 		return nil, callError(h.target.HostID, address, "Hello", err)
 	}
-	// The certificate has said both already; an agent that says otherwise is
-	// not one to give orders to.
+	// The certificate already proves both; don't send orders to an agent that
+	// contradicts it.
 	if answer.GetHostId() != h.target.HostID || answer.GetClusterUid() != h.cfg.ClusterUID {
-		return nil, &UnreachableError{Host: h.target.HostID, Address: address, Err: fmt.Errorf("the agent says that it is host %s of cluster %s",
+		return nil, &UnreachableError{Host: h.target.HostID, Address: address, Err: fmt.Errorf("the agent reports host %s of cluster %s",
 			sanitize.Line(answer.GetHostId()), sanitize.Line(answer.GetClusterUid()))}
 	}
 	agent := sanitize.Line(answer.GetVersion())
-	if !serves(h.cfg.Version, agent) {
+	if !supports(h.cfg.Version, agent) {
 		return nil, &VersionError{Host: h.target.HostID, Agent: agent, Ours: h.cfg.Version}
 	}
 	capabilities := answer.GetCapabilities()
@@ -150,14 +150,13 @@ func (h *host) hello(ctx context.Context, client agentpb.AgentClient, address st
 	return names, nil
 }
 
-// unversioned is the version of a build that was given none.
+// unversioned is the version of a development build.
 const unversioned = "dev"
 
-// serves reports whether an agent's version may be ordered anything by ours: the
-// same major version, and at most two minor versions older. What a newer agent
-// offers is said by its capabilities. A build without a version ("dev") goes
-// with every other.
-func serves(ours, agents string) bool {
+// supports reports whether an agent's version is supported: the same major version
+// and at most two minor versions older. The capabilities of a newer agent are
+// used. A development build is compatible with all.
+func supports(ours, agents string) bool {
 	if ours == unversioned || agents == unversioned {
 		return true
 	}
@@ -171,21 +170,21 @@ func serves(ours, agents string) bool {
 	return major == agentMajor && agentMinor >= minor-2
 }
 
-// errNoisy breaks the connection to a host that sends too much.
+// errNoisy disconnects a host that sends too many events.
 var errNoisy = &noisyError{}
 
-// noisyError reports that a host sends more than anybody could use.
+// noisyError means that a host sends too many events.
 type noisyError struct{}
 
 // Error implements error.
 func (*noisyError) Error() string {
-	return fmt.Sprintf("it sends more than %d events a second: left alone for %s", noisyRate, noisyFor)
+	return fmt.Sprintf("more than %d events per second received: reconnecting in %s", noisyRate, noisyFor)
 }
 
 // Reason is the condition reason.
 func (*noisyError) Reason() string { return "Noisy" }
 
-// follow reads facts and events until something breaks.
+// follow reads facts and events until an error.
 func (h *host) follow(parent context.Context, client agentpb.AgentClient, address, resume string) error {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
@@ -194,7 +193,7 @@ func (h *host) follow(parent context.Context, client agentpb.AgentClient, addres
 	if err != nil {
 		return callError(h.target.HostID, address, "WatchEvents", err)
 	}
-	// The watch is open before facts are read: nothing falls between.
+	// The watch is opened before the facts are read, so that no change is missed.
 	if err := h.refresh(ctx, client, address); err != nil {
 		return err
 	}
@@ -221,7 +220,7 @@ func (h *host) follow(parent context.Context, client agentpb.AgentClient, addres
 	}
 }
 
-// read takes events until the stream breaks.
+// read receives events until the stream breaks.
 func (h *host) read(stream agentpb.Agent_WatchEventsClient, address string, dirty chan<- struct{}) error {
 	budget, last := float64(noisyBurst), h.cfg.Now()
 	for {
@@ -243,16 +242,16 @@ func (h *host) read(stream agentpb.Agent_WatchEventsClient, address string, dirt
 		h.mu.Unlock()
 		h.cfg.Event(h.target.HostID, info)
 		if _, progress := info.Payload.(nodeos.EventProgress); progress {
-			continue // facts don't change by it
+			continue // progress doesn't change the facts
 		}
 		select {
 		case dirty <- struct{}{}:
-		default: // a look is due already
+		default: // a refresh is already pending
 		}
 	}
 }
 
-// refresh reads the facts and tells whoever waits.
+// refresh reads the facts and reports the change.
 func (h *host) refresh(ctx context.Context, client agentpb.AgentClient, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -264,9 +263,9 @@ func (h *host) refresh(ctx context.Context, client agentpb.AgentClient, address 
 	return nil
 }
 
-// observed stores facts that were just read.
+// observed stores new facts.
 func (h *host) observed(facts nodeos.HostFacts, about wire.About) {
-	facts.HostID = h.target.HostID // the certificate's
+	facts.HostID = h.target.HostID // from the certificate
 	h.mu.Lock()
 	h.state.Connected, h.state.Err = true, nil
 	h.state.Facts, h.state.About, h.state.LastSeen = facts, about, h.cfg.Now()
@@ -274,11 +273,11 @@ func (h *host) observed(facts nodeos.HostFacts, about wire.About) {
 	h.cfg.Changed(h.target.HostID)
 }
 
-// disconnected stores why there is no connection. A reason that stays the
-// same changes nothing.
+// disconnected stores the cause of a disconnect. The same cause again isn't
+// reported as a change.
 func (h *host) disconnected(err error) {
 	if err == nil {
-		err = &UnreachableError{Host: h.target.HostID, Err: errors.New("the connection ended")}
+		err = &UnreachableError{Host: h.target.HostID, Err: errors.New("connection closed")}
 	}
 	h.mu.Lock()
 	changed := h.state.Connected || h.state.Err == nil || h.state.Err.Error() != err.Error()
@@ -289,14 +288,14 @@ func (h *host) disconnected(err error) {
 	}
 }
 
-// connection returns the client to call, or why there is none.
+// connection returns the client, or the cause of the disconnect.
 func (h *host) connection(method string) (agentpb.AgentClient, string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.client == nil {
 		err := h.state.Err
 		if err == nil {
-			err = &UnreachableError{Host: h.target.HostID, Address: h.address, Err: errors.New("the connection broke just now")}
+			err = &UnreachableError{Host: h.target.HostID, Address: h.address, Err: errors.New("connection lost")}
 		}
 		return nil, "", err
 	}
@@ -324,8 +323,8 @@ func (h *host) dial(address string) (*grpc.ClientConn, error) {
 	)
 }
 
-// hostCredentials are TLS credentials for one host; each handshake takes the
-// newest certificate.
+// hostCredentials are TLS credentials for one host; each handshake uses the current
+// certificate.
 type hostCredentials struct {
 	store *mtls.Store
 	want  mtls.Host
@@ -340,10 +339,9 @@ func (c hostCredentials) ClientHandshake(ctx context.Context, _ string, raw net.
 	return credentials.NewTLS(config).ClientHandshake(ctx, c.want.HostID, raw)
 }
 
-// ServerHandshake implements credentials.TransportCredentials; a fleet serves
-// nobody.
+// ServerHandshake implements credentials.TransportCredentials; a fleet never serves.
 func (c hostCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("a fleet's credentials dial only")
+	return nil, nil, errors.New("fleet credentials are for clients only")
 }
 
 // Info implements credentials.TransportCredentials.
@@ -355,7 +353,7 @@ func (c hostCredentials) Info() credentials.ProtocolInfo {
 func (c hostCredentials) Clone() credentials.TransportCredentials { return c }
 
 // OverrideServerName implements credentials.TransportCredentials; the name is
-// pinned.
+// fixed.
 func (c hostCredentials) OverrideServerName(string) error {
-	return errors.New("the server's name is the host's identity")
+	return errors.New("the server name is the host id and can't be overridden")
 }

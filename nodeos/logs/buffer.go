@@ -14,13 +14,13 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// line is one line of a log, without its line break.
+// line is one line of a log, without its newline.
 type line struct {
 	text string
 	at   time.Time
 }
 
-// buffer is a bounded queue of lines, numbered from 0; the oldest go first.
+// buffer is a bounded queue of lines, numbered from 0; the oldest are dropped first.
 type buffer struct {
 	limit int
 
@@ -46,20 +46,20 @@ func (b *buffer) add(l line) {
 		drop++
 	}
 	if drop > 0 {
-		clear(b.lines[:drop]) // let go of the text, not only of the place
+		clear(b.lines[:drop]) // release the text to the garbage collector
 		b.lines = b.lines[drop:]
 		b.first += uint64(drop)
 	}
 	b.wake()
 }
 
-// wake tells those who wait; the lock is held.
+// wake notifies the waiting readers; the lock is held.
 func (b *buffer) wake() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// close wakes those who wait, for good.
+// close closes the buffer and notifies the waiting readers.
 func (b *buffer) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,9 +67,9 @@ func (b *buffer) close() {
 	b.wake()
 }
 
-// get returns the line of that number, or the oldest one after it that is
-// kept, with its number and how many were lost. Without one it returns what
-// to wait for; closed reports that none will come.
+// get returns line n, or the oldest stored line after it, with its number and
+// the number of lost lines. Without one it returns a channel to wait on; closed
+// means that no more lines follow.
 func (b *buffer) get(n uint64) (l line, at, lost uint64, changed <-chan struct{}, closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +82,7 @@ func (b *buffer) get(n uint64) (l line, at, lost uint64, changed <-chan struct{}
 	return line{}, n, lost, b.changed, b.closed
 }
 
-// wait is get that waits; false when ctx ended or the buffer was closed.
+// wait is a blocking get; false means that ctx ended or the buffer was closed.
 func (b *buffer) wait(ctx context.Context, n uint64) (line, uint64, uint64, bool) {
 	for {
 		l, at, lost, changed, closed := b.get(n)
@@ -100,14 +100,14 @@ func (b *buffer) wait(ctx context.Context, n uint64) (line, uint64, uint64, bool
 	}
 }
 
-// bounds returns the number of the oldest line and of the next one to come.
+// bounds returns the numbers of the oldest and the next line.
 func (b *buffer) bounds() (first, next uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.first, b.first + uint64(len(b.lines))
 }
 
-// writer breaks what is written into lines.
+// writer splits its input into lines.
 type writer struct {
 	buffer *buffer
 	now    func() time.Time
@@ -141,7 +141,7 @@ func (w *writer) flush() {
 	w.part = w.part[:0]
 }
 
-// Close implements io.Closer: an unfinished line is a line.
+// Close implements io.Closer; it ends an unfinished line.
 func (w *writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,18 +156,18 @@ type reader struct {
 	buffer *buffer
 	follow bool
 	next   uint64
-	end    uint64          // where a reader that doesn't follow stops
-	ctx    context.Context //nolint:containedctx // Close ends a Read that waits.
+	end    uint64          // end of a reader that doesn't follow
+	ctx    context.Context //nolint:containedctx // Close interrupts Read.
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
 	pending []byte
 }
 
-// newReader returns a reader that begins where the options say.
+// newReader returns a reader at the position of the options.
 func newReader(b *buffer, o nodeos.LogOptions) *reader {
 	first, next := b.bounds()
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the document's Reader has no context: Close is its end.
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // LogHandler.Reader has no context: Close ends it.
 	r := &reader{buffer: b, follow: o.Follow, next: first, end: next, ctx: ctx, cancel: cancel}
 	if o.TailLines != nil {
 		r.next = next - min(uint64(*o.TailLines), next-first) //nolint:gosec // checked not to be negative.
@@ -192,7 +192,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill gets the next line.
+// fill reads the next line.
 func (r *reader) fill() error {
 	if !r.follow && r.next >= r.end {
 		return io.EOF
@@ -203,14 +203,14 @@ func (r *reader) fill() error {
 	}
 	r.pending = r.pending[:0]
 	if lost > 0 {
-		r.pending = fmt.Appendf(r.pending, "--- %d lines were lost: the reader is too slow ---\n", lost)
+		r.pending = fmt.Appendf(r.pending, "--- %d lines lost: the reader is too slow ---\n", lost)
 	}
 	r.pending = append(append(r.pending, l.text...), '\n')
 	r.next = at + 1
 	return nil
 }
 
-// Close implements io.Closer; a Read that waits returns.
+// Close implements io.Closer; it interrupts a waiting Read.
 func (r *reader) Close() error {
 	r.cancel()
 	return nil

@@ -16,28 +16,28 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// JSONLines sends log events as JSON objects: over tcp one a line, over udp
-// one a packet. It implements nodeos.LogSender; its methods may be called
-// from several goroutines.
+// JSONLines sends log events as JSON objects: one per line over TCP, one per
+// packet over UDP. It implements nodeos.LogSender; its methods are safe for
+// concurrent use.
 type JSONLines struct {
 	network, address string
 	tags             map[string]string
 	dial             func(ctx context.Context, network, address string) (net.Conn, error)
 
-	token chan net.Conn // holds the connection, or nil, while nobody sends
+	token chan net.Conn // contains the connection, or nil, between calls of Send
 }
 
 var _ nodeos.LogSender = (*JSONLines)(nil)
 
-// NewJSONLines returns a sender to tcp://host:port or udp://host:port that
-// adds tags to each event. It dials when it first sends.
+// NewJSONLines returns a sender to tcp://host:port or udp://host:port that adds
+// tags to each event. It connects at the first Send.
 func NewJSONLines(endpoint string, tags map[string]string) (*JSONLines, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil {
-		return nil, errors.New("log receiver: the address can't be read, want tcp://host:port or udp://host:port")
+		return nil, errors.New("parse the log receiver address: want tcp://host:port or udp://host:port")
 	}
 	if (u.Scheme != "tcp" && u.Scheme != "udp") || u.Port() == "" || u.User != nil {
-		return nil, fmt.Errorf("log receiver %q: want tcp://host:port or udp://host:port", u.Redacted())
+		return nil, fmt.Errorf("parse the log receiver address %q: want tcp://host:port or udp://host:port", u.Redacted())
 	}
 	s := &JSONLines{
 		network: u.Scheme, address: u.Host, tags: maps.Clone(tags),
@@ -47,7 +47,7 @@ func NewJSONLines(endpoint string, tags map[string]string) (*JSONLines, error) {
 	return s, nil
 }
 
-// encode returns the event's bytes.
+// encode returns the encoded event.
 func (s *JSONLines) encode(e *nodeos.LogEvent) ([]byte, error) {
 	m := make(map[string]any, len(e.Fields)+len(s.tags)+3)
 	maps.Copy(m, e.Fields)
@@ -82,7 +82,7 @@ func (s *JSONLines) Send(ctx context.Context, e *nodeos.LogEvent) error {
 	return err
 }
 
-// write sends bytes and returns the connection to keep, which is nil after an
+// write sends data and returns the connection for the next call; nil after an
 // error.
 func (s *JSONLines) write(ctx context.Context, conn net.Conn, data []byte) (net.Conn, error) {
 	if conn == nil {
@@ -101,14 +101,13 @@ func (s *JSONLines) write(ctx context.Context, conn net.Conn, data []byte) (net.
 		return conn, nil
 	}
 	err = fmt.Errorf("send to the log receiver %s: %w", s.address, errors.Join(err, conn.Close()))
-	if n > 0 { // a part went out: again would be twice
+	if n > 0 { // sent in part: a retry would duplicate it
 		err = fmt.Errorf("%w: %w", err, nodeos.ErrDontRetry)
 	}
 	return nil, err
 }
 
-// Close implements nodeos.LogSender. It waits for a Send that continues, while
-// ctx lasts.
+// Close implements nodeos.LogSender. It waits for a running Send until ctx ends.
 func (s *JSONLines) Close(ctx context.Context) error {
 	select {
 	case conn := <-s.token:

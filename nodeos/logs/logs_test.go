@@ -76,10 +76,10 @@ func TestReaderReturnsLinesAndEnds(t *testing.T) {
 		opts []nodeos.LogOption
 		want string
 	}{
-		"all":                 {nil, "one\ntwo\nthree\n"},
-		"the last two":        {[]nodeos.LogOption{nodeos.WithTailLines(2)}, "two\nthree\n"},
-		"none":                {[]nodeos.LogOption{nodeos.WithTailLines(0)}, ""},
-		"more than there are": {[]nodeos.LogOption{nodeos.WithTailLines(99)}, "one\ntwo\nthree\n"},
+		"all":              {nil, "one\ntwo\nthree\n"},
+		"the last two":     {[]nodeos.LogOption{nodeos.WithTailLines(2)}, "two\nthree\n"},
+		"none":             {[]nodeos.LogOption{nodeos.WithTailLines(0)}, ""},
+		"more than stored": {[]nodeos.LogOption{nodeos.WithTailLines(99)}, "one\ntwo\nthree\n"},
 	} {
 		if got := read(t, m, "kubelet", tc.opts...); got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, got, tc.want)
@@ -108,17 +108,17 @@ func TestLongLinesAreSplit(t *testing.T) {
 
 func TestUnknownAndTooManyServicesAreErrors(t *testing.T) {
 	m := newManager(t, 0)
-	if _, err := m.ServiceLog("nobody").Reader(); err == nil || !strings.Contains(err.Error(), `log "nobody" was not registered`) {
+	if _, err := m.ServiceLog("nobody").Reader(); err == nil || !strings.Contains(err.Error(), `no log of service "nobody"`) {
 		t.Errorf("reader of an unknown service: %v", err)
 	}
 	if _, err := m.ServiceLog("../etc").Writer(); err == nil {
-		t.Error("a service can be called ../etc")
+		t.Error("service name ../etc was accepted")
 	}
 	for i := range 3 {
 		write(t, m, fmt.Sprint("s", i), "x\n")
 	}
 	if _, err := m.ServiceLog("s3").Writer(); err == nil {
-		t.Error("a fourth service was taken over a limit of three")
+		t.Error("a fourth service was accepted over a limit of three")
 	}
 	if diff := cmp.Diff([]string{"s0", "s1", "s2"}, m.Services()); diff != "" {
 		t.Error(diff)
@@ -150,7 +150,7 @@ func TestFollowerReceivesLaterLinesUntilItCloses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-done; err == nil {
-		t.Error("a closed follower reads on")
+		t.Error("a closed follower still reads")
 	}
 }
 
@@ -164,7 +164,7 @@ func TestSlowFollowerReceivesTheNumberOfLostLines(t *testing.T) {
 	for i := range 100 {
 		write(t, m, "kubelet", fmt.Sprintf("line %04d\n", i))
 	}
-	if got, err := bufio.NewReader(r).ReadString('\n'); err != nil || got != "--- 96 lines were lost: the reader is too slow ---\n" {
+	if got, err := bufio.NewReader(r).ReadString('\n'); err != nil || got != "--- 96 lines lost: the reader is too slow ---\n" {
 		t.Errorf("got %q, %v", got, err)
 	}
 	if err := r.Close(); err != nil {
@@ -179,12 +179,12 @@ func TestParseSupportsTheUsualFormats(t *testing.T) {
 		text string
 		want nodeos.LogEvent
 	}{
-		"text":               {"hello there", nodeos.LogEvent{Msg: "hello there", Time: now}},
-		"JSON":               {`{"level":"warning","time":"2021-10-19T12:42:37Z","msg":"m","a":"b"}`, nodeos.LogEvent{Msg: "m", Time: at, Level: zapcore.WarnLevel, Fields: map[string]any{"a": "b"}}},
-		"text with JSON":     {`[talos] up {"ts":1634647357,"x":1}`, nodeos.LogEvent{Msg: "[talos] up", Time: at, Fields: map[string]any{"x": json.Number("1")}}},
-		"milliseconds":       {`{"ts":1634647357000,"msg":"m"}`, nodeos.LogEvent{Msg: "m", Time: at}},
-		"an error":           {`{"ts":1634647357,"msg":"m","err":"broken"}`, nodeos.LogEvent{Msg: "m: broken", Time: at, Level: zapcore.WarnLevel}},
-		"braces that aren't": {`a {b} c {d}`, nodeos.LogEvent{Msg: `a {b} c {d}`, Time: now}},
+		"text":           {"hello there", nodeos.LogEvent{Msg: "hello there", Time: now}},
+		"JSON":           {`{"level":"warning","time":"2021-10-19T12:42:37Z","msg":"m","a":"b"}`, nodeos.LogEvent{Msg: "m", Time: at, Level: zapcore.WarnLevel, Fields: map[string]any{"a": "b"}}},
+		"text with JSON": {`[talos] up {"ts":1634647357,"x":1}`, nodeos.LogEvent{Msg: "[talos] up", Time: at, Fields: map[string]any{"x": json.Number("1")}}},
+		"milliseconds":   {`{"ts":1634647357000,"msg":"m"}`, nodeos.LogEvent{Msg: "m", Time: at}},
+		"an error":       {`{"ts":1634647357,"msg":"m","err":"broken"}`, nodeos.LogEvent{Msg: "m: broken", Time: at, Level: zapcore.WarnLevel}},
+		"braces in text": {`a {b} c {d}`, nodeos.LogEvent{Msg: `a {b} c {d}`, Time: now}},
 	} {
 		if tc.want.Fields == nil {
 			tc.want.Fields = map[string]any{}
@@ -200,7 +200,7 @@ func TestParseSupportsTheUsualFormats(t *testing.T) {
 	}
 }
 
-// sender is a closure as a LogSender.
+// sender adapts a function to a LogSender.
 type sender func(ctx context.Context, e *nodeos.LogEvent) error
 
 func (s sender) Send(ctx context.Context, e *nodeos.LogEvent) error { return s(ctx, e) }
@@ -280,7 +280,7 @@ func TestSlowReceiverLosesTheOldestLinesAndReceivesTheirNumber(t *testing.T) {
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		want := []string{"first", "95 lines were lost: the receiver is too slow", "line 0095", "line 0096", "line 0097", "line 0098", "line 0099"}
+		want := []string{"first", "95 lines lost: the receiver is too slow", "line 0095", "line 0096", "line 0097", "line 0098", "line 0099"}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
@@ -366,9 +366,9 @@ func receiveUDP(t *testing.T) (string, func() []byte) {
 func TestInvalidReceiversAreRejected(t *testing.T) {
 	for _, endpoint := range []string{"", "http://host:1", "tcp://host", "tcp://user:secret@host:1"} {
 		if _, err := NewJSONLines(endpoint, nil); err == nil {
-			t.Errorf("%q was taken", endpoint)
+			t.Errorf("%q was accepted", endpoint)
 		} else if strings.Contains(err.Error(), "secret") {
-			t.Errorf("the error tells the password: %v", err)
+			t.Errorf("the error contains the password: %v", err)
 		}
 	}
 }

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package logs keeps the logs of a host's services: a bounded ring of lines a
-// service, readers that tail and follow, and senders that carry lines
-// elsewhere.
+// Package logs stores the logs of a host's services: a bounded ring of lines per
+// service, readers that tail and follow, and senders that forward lines to remote
+// receivers.
 //
-// Writing never waits for a reader or a sender. Who is too slow loses the
-// oldest lines and is told how many: a reader by a line of its own in the
-// text, a receiver by a log event.
+// Writing never waits for a reader or a sender. A slow one loses the oldest lines
+// and receives their number: a reader as a line in the text, a receiver as a log
+// event.
 package logs
 
 import (
@@ -25,36 +25,36 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Limits that hold unless a Config says else.
+// Default limits.
 const (
-	// DefaultBytes is how many bytes of lines a service keeps.
+	// DefaultBytes is the size of the stored lines per service, in bytes.
 	DefaultBytes = 1 << 20
-	// DefaultServices is how many services can have logs.
+	// DefaultServices is the maximum number of services with logs.
 	DefaultServices = 128
-	// MaxLine is the longest line; longer ones are broken.
+	// MaxLine is the maximum length of a line in bytes; longer ones are split.
 	MaxLine = 16 << 10
-	// sendTimeout bounds one try of one sender.
+	// sendTimeout limits one attempt of one sender.
 	sendTimeout = 5 * time.Second
-	// retryPause is between two tries.
+	// retryPause is the delay between two attempts.
 	retryPause = time.Second
 )
 
-// Config is what a Manager needs.
+// Config configures a Manager.
 type Config struct {
-	// Bytes is how many bytes of lines a service keeps; 0 means DefaultBytes.
+	// Bytes is the size of the stored lines per service; 0 means DefaultBytes.
 	Bytes int
-	// Services is how many services can have logs; 0 means DefaultServices.
+	// Services is the maximum number of services; 0 means DefaultServices.
 	Services int
 	// Now is the clock.
 	Now func() time.Time
 }
 
-// Manager keeps logs; it implements nodeos.LoggingManager. Its methods may be
-// called from several goroutines. Close ends its senders.
+// Manager stores logs; it implements nodeos.LoggingManager. Its methods are safe
+// for concurrent use. Close stops its senders.
 type Manager struct {
 	cfg    Config
 	stop   context.CancelFunc
-	ctx    context.Context //nolint:containedctx // the life of the sending goroutines, which Close ends.
+	ctx    context.Context //nolint:containedctx // Close ends the sending goroutines.
 	wg     sync.WaitGroup
 	closed bool
 
@@ -68,11 +68,10 @@ type Manager struct {
 
 var _ nodeos.LoggingManager = (*Manager)(nil)
 
-// NewManager returns a manager without logs and senders; ctx bounds its
-// sending.
+// NewManager returns a manager without logs and senders; sending ends with ctx.
 func NewManager(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.Now == nil || cfg.Bytes < 0 || cfg.Services < 0 {
-		return nil, errors.New("a logging manager needs a clock and positive limits")
+		return nil, errors.New("logging manager: Now is required and limits must not be negative")
 	}
 	if cfg.Bytes == 0 {
 		cfg.Bytes = DefaultBytes
@@ -84,7 +83,7 @@ func NewManager(ctx context.Context, cfg Config) (*Manager, error) {
 	return &Manager{cfg: cfg, ctx: ctx, stop: stop, services: map[string]*buffer{}, swapped: make(chan struct{})}, nil
 }
 
-// Close ends all sending, wakes all followers, and waits for them.
+// Close stops all sending, ends all followers, and waits for them.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
@@ -101,7 +100,7 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// Services lists the services that have logs, ordered.
+// Services returns the names of the services with logs, sorted.
 func (m *Manager) Services() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,29 +126,29 @@ func (m *Manager) SetSenders(senders []nodeos.LogSender) []nodeos.LogSender {
 	return old
 }
 
-// current returns the senders and what tells of their replacement.
+// current returns the senders and a channel that is closed at their replacement.
 func (m *Manager) current() ([]nodeos.LogSender, <-chan struct{}) {
 	m.sendMu.Lock()
 	defer m.sendMu.Unlock()
 	return m.senders, m.swapped
 }
 
-// handler is one service's log.
+// handler is the log of one service.
 type handler struct {
 	m       *Manager
 	service string
 }
 
-// serviceName reports which names a service can have: they end up in fields and
-// file names of whoever receives them.
+// serviceName validates a service name, which receivers may use in fields and file
+// names.
 func serviceName(s string) error {
 	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`).MatchString(s) {
-		return fmt.Errorf("service %.64q: want 1 to 63 letters, digits, dots, dashes and underscores", s)
+		return fmt.Errorf("invalid service name %.64q: want 1 to 63 letters, digits, dots, dashes and underscores", s)
 	}
 	return nil
 }
 
-// Writer implements nodeos.LogHandler; the first one makes the log.
+// Writer implements nodeos.LogHandler; the first writer creates the log.
 func (h handler) Writer() (io.WriteCloser, error) {
 	if err := serviceName(h.service); err != nil {
 		return nil, err
@@ -157,16 +156,16 @@ func (h handler) Writer() (io.WriteCloser, error) {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	if h.m.closed {
-		return nil, errors.New("the logs are closed")
+		return nil, errors.New("logging manager is closed")
 	}
 	b, ok := h.m.services[h.service]
 	if !ok {
 		if len(h.m.services) >= h.m.cfg.Services {
-			return nil, fmt.Errorf("log of %s: %d services have logs already, at most %d can", h.service, len(h.m.services), h.m.cfg.Services)
+			return nil, fmt.Errorf("log of %s: %d services have logs, at most %d are allowed", h.service, len(h.m.services), h.m.cfg.Services)
 		}
 		b = newBuffer(h.m.cfg.Bytes)
 		h.m.services[h.service] = b
-		h.m.wg.Go(func() { h.m.send(h.service, b) }) // one for a service, not for a writer
+		h.m.wg.Go(func() { h.m.send(h.service, b) }) // one per service
 	}
 	return &writer{buffer: b, now: h.m.cfg.Now}, nil
 }
@@ -183,12 +182,12 @@ func (h handler) Reader(opts ...nodeos.LogOption) (io.ReadCloser, error) {
 	b, ok := h.m.services[h.service]
 	h.m.mu.Unlock()
 	if !ok {
-		return nil, fmt.Errorf("log %q was not registered", h.service)
+		return nil, fmt.Errorf("no log of service %q", h.service)
 	}
 	return newReader(b, o), nil
 }
 
-// send carries a service's lines to the senders, one after another.
+// send forwards the lines of a service to the senders, in order.
 func (m *Manager) send(service string, b *buffer) {
 	next := uint64(0)
 	for {
@@ -198,7 +197,7 @@ func (m *Manager) send(service string, b *buffer) {
 		}
 		if lost > 0 {
 			m.deliver(&nodeos.LogEvent{
-				Msg: fmt.Sprintf("%d lines were lost: the receiver is too slow", lost), Time: m.cfg.Now(),
+				Msg: fmt.Sprintf("%d lines lost: the receiver is too slow", lost), Time: m.cfg.Now(),
 				Level: zapcore.WarnLevel, Fields: map[string]any{fieldService: service, "lost": lost},
 			})
 		}
@@ -209,11 +208,11 @@ func (m *Manager) send(service string, b *buffer) {
 	}
 }
 
-// fieldService is the field that names the service of a line.
+// fieldService is the field with the service name.
 const fieldService = "lockstep-service"
 
-// deliver tries until a sender took the event, one said not to retry, or the
-// manager is closed. It waits while there are no senders.
+// deliver retries until a sender accepts the event, one returns ErrDontRetry, or
+// the manager is closed. It waits while there are no senders.
 func (m *Manager) deliver(e *nodeos.LogEvent) {
 	for {
 		senders, swapped := m.current()
@@ -226,8 +225,8 @@ func (m *Manager) deliver(e *nodeos.LogEvent) {
 	}
 }
 
-// again waits before the next try: for new senders, or for a while when there
-// are some; false when the manager is closed.
+// again waits before the next attempt: for new senders, or for retryPause if
+// there are some; false means that the manager is closed.
 func (m *Manager) again(swapped <-chan struct{}, some bool) bool {
 	var later <-chan time.Time
 	if some {
@@ -244,7 +243,7 @@ func (m *Manager) again(swapped <-chan struct{}, some bool) bool {
 	return true
 }
 
-// try sends to all at once and reports whether the event is done with.
+// try sends to all senders concurrently and reports whether the event is done.
 func (m *Manager) try(senders []nodeos.LogSender, e *nodeos.LogEvent) bool {
 	ctx, cancel := context.WithTimeout(m.ctx, sendTimeout)
 	defer cancel()

@@ -15,9 +15,9 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Parse reads a line of a log: a JSON object, text followed by a JSON object,
-// or text. Time, level, message and error are taken from the object's usual
-// keys; what has none gets now and the level info.
+// Parse parses a log line: a JSON object, text followed by a JSON object, or text.
+// Time, level, message and error are taken from the usual keys of the object; the
+// defaults are now and info.
 func Parse(text string, now time.Time) *nodeos.LogEvent {
 	e := &nodeos.LogEvent{Time: now, Level: zapcore.InfoLevel, Fields: map[string]any{}}
 	text = strings.TrimSpace(text)
@@ -37,7 +37,7 @@ func Parse(text string, now time.Time) *nodeos.LogEvent {
 	return e
 }
 
-// takeAll moves the usual keys out of the fields.
+// takeAll moves the usual keys from the fields to the event.
 func takeAll(e *nodeos.LogEvent) {
 	for _, key := range []string{"time", "ts"} {
 		if at, ok := parseTime(e.Fields[key]); ok {
@@ -63,10 +63,10 @@ func takeAll(e *nodeos.LogEvent) {
 	}
 }
 
-// year3000 tells seconds from milliseconds: as seconds it's far away.
+// year3000 distinguishes seconds from milliseconds.
 const year3000 = 32503680000
 
-// parseTime reads RFC 3339, or seconds or milliseconds since 1970.
+// parseTime parses RFC 3339, or seconds or milliseconds since 1970.
 func parseTime(v any) (time.Time, bool) {
 	switch v := v.(type) {
 	case string:

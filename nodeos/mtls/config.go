@@ -10,16 +10,16 @@ import (
 	"fmt"
 )
 
-// ServerConfig returns the configuration of an agent: TLS 1.3, no handshake
-// without a caller's certificate of this cluster. The material is taken anew
-// for each connection, so that a reload needs no restart.
+// ServerConfig returns the TLS configuration of an agent: TLS 1.3 with a required
+// caller certificate of this cluster. Each connection uses the current certificates,
+// so that a reload needs no restart.
 func (s *Store) ServerConfig(clusterUID string) (*tls.Config, error) {
 	own, err := HostOf(s.Leaf())
 	if err != nil {
 		return nil, fmt.Errorf("own certificate %s: %w", s.files.Cert, err)
 	}
 	if own.ClusterUID != clusterUID {
-		return nil, fmt.Errorf("own certificate %s is of cluster %s, want %s", s.files.Cert, own.ClusterUID, clusterUID)
+		return nil, fmt.Errorf("own certificate %s is for cluster %s, want %s", s.files.Cert, own.ClusterUID, clusterUID)
 	}
 	fresh := func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		m := s.current.Load()
@@ -45,9 +45,9 @@ func (s *Store) ServerConfig(clusterUID string) (*tls.Config, error) {
 	}, nil
 }
 
-// ClientConfig returns the configuration of one dial to one host: TLS 1.3, and
-// the other end must be exactly that host of that cluster. Reloads serve later
-// calls of ClientConfig.
+// ClientConfig returns the TLS configuration of one connection to one host: TLS 1.3
+// with exactly that host of that cluster as the server. Later calls use reloaded
+// certificates.
 func (s *Store) ClientConfig(want Host) (*tls.Config, error) {
 	if err := errors.Join(CheckID("cluster UID", want.ClusterUID), CheckID("host id", want.HostID)); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (s *Store) ClientConfig(want Host) (*tls.Config, error) {
 		return nil, fmt.Errorf("own certificate %s: %w", s.files.Cert, err)
 	}
 	if own.ClusterUID != want.ClusterUID {
-		return nil, fmt.Errorf("own certificate %s is of cluster %s, host %s of %s", s.files.Cert, own.ClusterUID, want.HostID, want.ClusterUID)
+		return nil, fmt.Errorf("own certificate %s is for cluster %s, host %s is in cluster %s", s.files.Cert, own.ClusterUID, want.HostID, want.ClusterUID)
 	}
 	m := s.current.Load()
 	return &tls.Config{
@@ -77,15 +77,15 @@ func (s *Store) ClientConfig(want Host) (*tls.Config, error) {
 				return err
 			}
 			if got != want {
-				return refuse(leaf, "it is of %s, want %s", got, want)
+				return refuse(leaf, "identity is %s, want %s", got, want)
 			}
 			return nil
 		},
 	}, nil
 }
 
-// CallerIn returns the caller at the other end of a verified connection; one
-// of another cluster is refused.
+// CallerIn returns the caller of a verified connection; a caller of another cluster
+// is rejected.
 func CallerIn(state tls.ConnectionState, clusterUID string) (Caller, error) {
 	leaf, err := leafOf(state)
 	if err != nil {
@@ -96,15 +96,15 @@ func CallerIn(state tls.ConnectionState, clusterUID string) (Caller, error) {
 		return Caller{}, err
 	}
 	if caller.ClusterUID != clusterUID {
-		return Caller{}, refuse(leaf, "it is of cluster %s, want %s", caller.ClusterUID, clusterUID)
+		return Caller{}, refuse(leaf, "cluster is %s, want %s", caller.ClusterUID, clusterUID)
 	}
 	return caller, nil
 }
 
-// leafOf returns the verified leaf of the other end.
+// leafOf returns the verified leaf certificate of the peer.
 func leafOf(state tls.ConnectionState) (*x509.Certificate, error) {
 	if len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
-		return nil, errors.New("the other end showed no certificate that its authority vouches for")
+		return nil, errors.New("the peer has no certificate from its authority")
 	}
 	return state.VerifiedChains[0][0], nil
 }

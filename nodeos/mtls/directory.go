@@ -17,23 +17,23 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Directory is the PKI of one cluster on an administrator's disk, never in
-// the cluster:
+// Directory is the PKI of one cluster on an administrator's disk; it's never stored
+// in the cluster:
 //
 //	hosts-ca.crt   hosts-ca.key     the hosts authority
 //	callers-ca.crt callers-ca.key   the callers authority
 //	hosts/<id>/{tls.crt,tls.key,ca.crt}
 //	callers/<name>/{tls.crt,tls.key,ca.crt}
 //
-// Each leaf directory is what the other end's InDir reads; its ca.crt is the
-// authority of the peers. It is not safe for concurrent writers.
+// InDir of the peer reads a leaf directory; its ca.crt is the authority of the
+// peers. It's not safe for concurrent writers.
 type Directory struct {
 	path           string
 	hosts, callers *Authority
 }
 
-// InitDirectory makes both authorities in a directory that has none yet; an
-// existing authority is never replaced, since all its leaves would be lost.
+// InitDirectory creates both authorities in a directory without any. It never
+// overwrites an authority, which would invalidate all its certificates.
 func InitDirectory(path, clusterUID string, now time.Time) (*Directory, error) {
 	for _, name := range []string{"hosts-ca", "callers-ca"} {
 		if _, err := os.Lstat(filepath.Join(path, name+".key")); !errors.Is(err, fs.ErrNotExist) {
@@ -49,7 +49,7 @@ func InitDirectory(path, clusterUID string, now time.Time) (*Directory, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make the PKI directory: %w", err)
+		return nil, fmt.Errorf("create the PKI directory: %w", err)
 	}
 	for name, a := range map[string]*Authority{"hosts-ca": hosts, "callers-ca": callers} {
 		if err := writeKey(filepath.Join(path, name+".key"), a.Key); err != nil {
@@ -62,7 +62,7 @@ func InitDirectory(path, clusterUID string, now time.Time) (*Directory, error) {
 	return &Directory{path: path, hosts: hosts, callers: callers}, nil
 }
 
-// OpenDirectory reads the authorities that InitDirectory made.
+// OpenDirectory reads the authorities of InitDirectory.
 func OpenDirectory(path string) (*Directory, error) {
 	read := func(name string) (*Authority, error) {
 		certs, err := readCerts(filepath.Join(path, name+".crt"))
@@ -84,32 +84,32 @@ func OpenDirectory(path string) (*Directory, error) {
 		return nil, err
 	}
 	if hosts.ClusterUID() != callers.ClusterUID() {
-		return nil, fmt.Errorf("%s holds authorities of two clusters: %s and %s", path, hosts.ClusterUID(), callers.ClusterUID())
+		return nil, fmt.Errorf("%s contains authorities of two clusters: %s and %s", path, hosts.ClusterUID(), callers.ClusterUID())
 	}
 	return &Directory{path: path, hosts: hosts, callers: callers}, nil
 }
 
-// ClusterUID returns the UID of the cluster that the directory serves.
+// ClusterUID returns the UID of the directory's cluster.
 func (d *Directory) ClusterUID() string { return d.hosts.ClusterUID() }
 
-// IssueHost makes a key and a certificate for a host and returns their
-// directory. With public set, the key stays where it was made (on the host)
-// and only certificates are written. An earlier certificate is replaced.
+// IssueHost issues a certificate for a host and returns its directory. If public is
+// set, the private key stays on the host and only certificates are written. An
+// existing certificate is replaced.
 func (d *Directory) IssueHost(hostID string, addresses []string, public crypto.PublicKey, now time.Time) (string, Leaf, error) {
 	return d.write("hosts", hostID, d.callers, public, func(key crypto.PublicKey) (Leaf, error) {
 		return d.hosts.IssueHost(hostID, key, addresses, now)
 	})
 }
 
-// IssueCaller makes a key and a certificate for a caller and returns their
-// directory. An earlier certificate is replaced.
+// IssueCaller generates a key and issues a certificate for a caller and returns their
+// directory. An existing certificate is replaced.
 func (d *Directory) IssueCaller(name string, role Role, now time.Time) (string, Leaf, error) {
 	return d.write("callers", name, d.hosts, nil, func(key crypto.PublicKey) (Leaf, error) {
 		return d.callers.IssueCaller(name, role, key, now)
 	})
 }
 
-// write issues first, so that a refused name leaves no directory behind.
+// write issues before it creates the directory, so that an invalid name leaves none.
 func (d *Directory) write(kind, name string, peers *Authority, public crypto.PublicKey, issue func(crypto.PublicKey) (Leaf, error)) (string, Leaf, error) {
 	var key crypto.Signer
 	if public == nil {
@@ -125,7 +125,7 @@ func (d *Directory) write(kind, name string, peers *Authority, public crypto.Pub
 	}
 	dir := filepath.Join(d.path, kind, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", Leaf{}, fmt.Errorf("make the directory of %s: %w", name, err)
+		return "", Leaf{}, fmt.Errorf("create the directory of %s: %w", name, err)
 	}
 	files := InDir(dir)
 	if key != nil {
@@ -154,8 +154,7 @@ func writeCert(path string, der []byte) error {
 	return writePEM(path, "CERTIFICATE", der, 0o644)
 }
 
-// writePEM replaces the file as a whole: readers that reload see the old one
-// or the new one.
+// writePEM replaces the file atomically, for readers that reload it.
 func writePEM(path, kind string, der []byte, mode fs.FileMode) error {
 	data := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 	if err := renameio.WriteFile(path, data, mode, renameio.IgnoreUmask()); err != nil {

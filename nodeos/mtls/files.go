@@ -21,22 +21,22 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// maxFile bounds each certificate, key and authority file, in bytes.
+// maxFile limits each certificate and key file, in bytes.
 const maxFile = 256 << 10
 
-// Files names the files of one end of a connection.
+// Files are the certificate files of one end of a connection.
 type Files struct {
 	// Cert and Key are this end's certificate (PEM) and private key (PKCS #8).
 	Cert, Key string
-	// PeerCA is the authority that the other end's certificates come from.
+	// PeerCA is the authority of the peer's certificates.
 	PeerCA string
-	// UntrustedCAs are authorities that must not be PeerCA, for example the API
-	// server's client authority: whoever approves certificate requests there
-	// would otherwise be an administrator of hosts. Empty on most ends.
+	// UntrustedCAs are authorities that must not be PeerCA, such as the API server's
+	// client authority: an approver of certificate requests there would be an
+	// administrator of hosts. Usually empty.
 	UntrustedCAs []string
 }
 
-// InDir returns the files as lockstep pki and Kubernetes Secrets lay them out.
+// InDir returns the files in the layout of lockstep pki and Kubernetes Secrets.
 func InDir(dir string) Files {
 	return Files{
 		Cert:   filepath.Join(dir, "tls.crt"),
@@ -45,23 +45,23 @@ func InDir(dir string) Files {
 	}
 }
 
-// material is one consistent reading of the files.
+// material is one consistent read of the files.
 type material struct {
 	cert  tls.Certificate
 	peers *x509.CertPool
 }
 
-// Store holds one end's certificate, key and peer authority, and replaces
-// them when the files change. It is safe for concurrent use.
+// Store holds one end's certificate, key and peer authority, and reloads them when
+// the files change. It's safe for concurrent use.
 type Store struct {
 	files   Files
 	now     func() time.Time
 	current atomic.Pointer[material]
 }
 
-// Open reads and checks the files. A later Run keeps them fresh; without it
-// the Store serves what Open read. The clock decides whether certificates are
-// in force, here and in every handshake.
+// Open reads and validates the files. Run reloads them; without it the Store keeps
+// the initial certificates. now is the clock for certificate validity, here and in
+// every handshake.
 func Open(files Files, now func() time.Time) (*Store, error) {
 	s := &Store{files: files, now: now}
 	if err := s.Reload(); err != nil {
@@ -70,8 +70,8 @@ func Open(files Files, now func() time.Time) (*Store, error) {
 	return s, nil
 }
 
-// Reload reads the files again. After an error the Store continues with what it
-// had, so that a half-written rotation never cuts a connection off.
+// Reload reads the files again. After an error the Store keeps the previous
+// certificates, so that an incomplete rotation doesn't break connections.
 func (s *Store) Reload() error {
 	m, err := load(s.files)
 	if err != nil {
@@ -81,24 +81,24 @@ func (s *Store) Reload() error {
 	return nil
 }
 
-// NotAfter returns when this end's certificate ends.
+// NotAfter returns the end of this certificate's validity.
 func (s *Store) NotAfter() time.Time { return s.current.Load().cert.Leaf.NotAfter }
 
-// RenewalDue reports whether two thirds of this end's certificate's life are over:
-// from then on people are told, since an expired certificate cuts a host off.
+// RenewalDue reports whether two thirds of the certificate's lifetime have passed.
+// Users are warned from then on: an expired certificate disconnects the host.
 func (s *Store) RenewalDue() bool {
 	leaf := s.current.Load().cert.Leaf
 	life := leaf.NotAfter.Sub(leaf.NotBefore)
 	return s.now().After(leaf.NotBefore.Add(life * 2 / 3))
 }
 
-// Leaf returns this end's certificate; the caller must not change it.
+// Leaf returns this end's certificate; it must not be modified.
 func (s *Store) Leaf() *x509.Certificate { return s.current.Load().cert.Leaf }
 
-// Run reloads whenever a file changes, until ctx ends; it returns nil then.
-// It watches directories, because Kubernetes and careful writers replace files
-// by rename. Each reload's outcome goes to report (nil error: new material is
-// in use), which must be quick; report may be nil.
+// Run reloads the files when they change, until ctx ends; then it returns nil. It
+// watches directories, because Kubernetes and atomic writers replace files by
+// rename. report, if not nil, is called after each reload (nil: new certificates are
+// in use) and must not block.
 func (s *Store) Run(ctx context.Context, report func(error)) error {
 	if report == nil {
 		report = func(error) {}
@@ -113,7 +113,7 @@ func (s *Store) Run(ctx context.Context, report func(error)) error {
 			return fmt.Errorf("watch certificates in %s: %w", dir, err)
 		}
 	}
-	// A change between Open and Add would otherwise be missed.
+	// The files may have changed between Open and Add.
 	s.reloadIfChanged(report)
 	for {
 		select {
@@ -129,12 +129,12 @@ func (s *Store) Run(ctx context.Context, report func(error)) error {
 				return nil
 			}
 			report(fmt.Errorf("watch certificates: %w", err))
-			s.reloadIfChanged(report) // an overflow may hide a change
+			s.reloadIfChanged(report) // an overflow may have dropped a change
 		}
 	}
 }
 
-// reloadIfChanged reports only changes: one rename gives several events.
+// reloadIfChanged reports only changes: one rename causes several events.
 func (s *Store) reloadIfChanged(report func(error)) {
 	before := s.current.Load()
 	if err := s.Reload(); err != nil {
@@ -147,7 +147,7 @@ func (s *Store) reloadIfChanged(report func(error)) {
 	}
 }
 
-// dirs returns the directories of the files, each once.
+// dirs returns the unique directories of the files.
 func (s *Store) dirs() []string {
 	var dirs []string
 	seen := map[string]bool{}
@@ -172,15 +172,15 @@ func load(files Files) (*material, error) {
 	leaf := chain[0]
 	public, ok := leaf.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !public.Equal(key.Public()) {
-		return nil, fmt.Errorf("key %s does not belong to certificate %s", files.Key, files.Cert)
+		return nil, fmt.Errorf("private key %s does not match certificate %s", files.Key, files.Cert)
 	}
 	peers, err := readPeers(files)
 	if err != nil {
 		return nil, err
 	}
-	// One authority for both ends would let each end play the other.
+	// With one authority each end could impersonate the other.
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: peers, CurrentTime: leaf.NotBefore, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err == nil {
-		return nil, fmt.Errorf("certificate %s comes from its own peers' authority %s: want two authorities, made by lockstep pki init", files.Cert, files.PeerCA)
+		return nil, fmt.Errorf("certificate %s is issued by the peer authority %s: want two authorities, created by lockstep pki init", files.Cert, files.PeerCA)
 	}
 	raw := make([][]byte, 0, len(chain))
 	for _, cert := range chain {
@@ -189,28 +189,28 @@ func load(files Files) (*material, error) {
 	return &material{cert: tls.Certificate{Certificate: raw, PrivateKey: key, Leaf: leaf}, peers: peers}, nil
 }
 
-// readPeers reads the authorities of the other end; a foreign one is refused.
+// readPeers reads the peer authority and rejects one of UntrustedCAs.
 func readPeers(files Files) (*x509.CertPool, error) {
 	peers, err := readCerts(files.PeerCA)
 	if err != nil {
 		return nil, err
 	}
-	var foreign []*x509.Certificate
+	var untrusted []*x509.Certificate
 	for _, file := range files.UntrustedCAs {
 		certs, err := readCerts(file)
 		if err != nil {
 			return nil, err
 		}
-		foreign = append(foreign, certs...)
+		untrusted = append(untrusted, certs...)
 	}
 	pool := x509.NewCertPool()
 	for _, cert := range peers {
 		if !cert.IsCA {
-			return nil, fmt.Errorf("%s holds %s, which is no authority", files.PeerCA, cert.Subject.CommonName)
+			return nil, fmt.Errorf("%s contains %s, which is not a certificate authority", files.PeerCA, cert.Subject.CommonName)
 		}
-		for _, other := range foreign {
+		for _, other := range untrusted {
 			if bytes.Equal(cert.RawSubjectPublicKeyInfo, other.RawSubjectPublicKeyInfo) {
-				return nil, fmt.Errorf("%s holds %s, which also serves another purpose: want an authority of its own, made by lockstep pki init",
+				return nil, fmt.Errorf("%s contains %s, which is also used for another purpose: want a separate authority, created by lockstep pki init",
 					files.PeerCA, cert.Subject.CommonName)
 			}
 		}
@@ -236,7 +236,7 @@ func readBounded(path string) (data []byte, err error) {
 	return data, nil
 }
 
-// readCerts reads the certificates of a PEM file; there is at least one.
+// readCerts reads the certificates of a PEM file; at least one.
 func readCerts(path string) ([]*x509.Certificate, error) {
 	data, err := readBounded(path)
 	if err != nil {
@@ -249,7 +249,7 @@ func readCerts(path string) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// ParseCerts reads PEM certificates; there is at least one, and nothing else.
+// ParseCerts parses PEM certificates; at least one and no other blocks.
 func ParseCerts(data []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for {
@@ -273,14 +273,14 @@ func ParseCerts(data []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// readKey reads a private key that only its owner and group may read.
+// readKey reads a private key; the file must not be world-readable.
 func readKey(path string) (crypto.Signer, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("private key: %w", err)
 	}
 	if info.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("private key %s may be read by everybody (mode %04o): chmod 600 %s", path, info.Mode().Perm(), path)
+		return nil, fmt.Errorf("private key %s is world-readable (mode %04o): run chmod 600 %s", path, info.Mode().Perm(), path)
 	}
 	data, err := readBounded(path)
 	if err != nil {
@@ -289,19 +289,19 @@ func readKey(path string) (crypto.Signer, error) {
 	return ParseKey(path, data)
 }
 
-// ParseKey reads a PKCS #8 private key in PEM. No error contains key bytes.
+// ParseKey parses a PKCS #8 private key in PEM. Errors never contain key bytes.
 func ParseKey(name string, data []byte) (crypto.Signer, error) {
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != "PRIVATE KEY" {
-		return nil, fmt.Errorf("%s holds no PEM block of type PRIVATE KEY", name)
+		return nil, fmt.Errorf("%s contains no PEM block of type PRIVATE KEY", name)
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("%s holds no PKCS #8 private key", name)
+		return nil, fmt.Errorf("%s contains no PKCS #8 private key", name)
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("%s holds a key of type %T, which can't sign", name, key)
+		return nil, fmt.Errorf("%s contains a key of type %T, which cannot sign", name, key)
 	}
 	return signer, nil
 }

@@ -1,20 +1,20 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mtls reports who is at the other end of a connection between the
-// reconciler and a host, and keeps this end's certificate fresh.
+// Package mtls identifies the peers of connections between the reconciler and hosts,
+// and reloads this end's certificate.
 //
-// There are two certificate authorities. Hosts carry certificates of the hosts
-// authority, good for serverAuth only, with the URI name
-// spiffe://<cluster-uid>/host/<host-id>. Callers (the reconciler and people)
-// carry certificates of the callers authority, good for clientAuth only, with
-// the URI name spiffe://<cluster-uid>/caller/<name> and exactly one role as a
-// second URI, for example lockstep:reconciler. Each end trusts the other's
-// authority only, so that a stolen host key opens no agent and a caller can't
-// play a host. Nothing is read from Subject fields: they name nothing here.
+// There are two certificate authorities. Hosts have certificates of the hosts
+// authority, valid for serverAuth only, with the URI
+// spiffe://<cluster-uid>/host/<host-id>. Callers (the reconciler and users) have
+// certificates of the callers authority, valid for clientAuth only, with the URI
+// spiffe://<cluster-uid>/caller/<name> and exactly one role as a second URI, for
+// example lockstep:reconciler. Each end trusts only the other's authority, so that a
+// stolen host key can't call an agent and a caller can't impersonate a host. Subject
+// fields are ignored.
 //
-// The package does not decide what a role may do (package agent has the table)
-// and does not dial or listen.
+// The package doesn't authorize roles (package agent does) and doesn't dial or
+// listen.
 package mtls
 
 import (
@@ -26,12 +26,12 @@ import (
 	"strings"
 )
 
-// Role is what a caller's certificate allows its holder to be. The agent's
-// table of methods reports which methods each role may call.
+// Role is the role of a caller, from its certificate. The role table of the agent
+// lists the methods of each role.
 type Role string
 
-// The roles, from the most to the least powerful. A reconciler is no lesser
-// operator: it may stage and activate but never reset or shut down.
+// The roles, most powerful first. A reconciler is not a restricted operator: it may
+// stage and activate but not reboot or shut down.
 const (
 	RoleAdmin      Role = "lockstep:admin"
 	RoleOperator   Role = "lockstep:operator"
@@ -44,13 +44,13 @@ const (
 	spiffeScheme = "spiffe"
 )
 
-// Roles returns all roles, the most powerful first.
+// Roles returns all roles, most powerful first.
 func Roles() []Role {
 	return []Role{RoleAdmin, RoleOperator, RoleReconciler, RoleReader}
 }
 
-// ParseRole returns the role with the given name; the prefix "lockstep:" may
-// be left out.
+// ParseRole returns the role with the given name; the prefix "lockstep:" is
+// optional.
 func ParseRole(name string) (Role, error) {
 	role := Role(name)
 	if !strings.Contains(name, ":") {
@@ -62,27 +62,27 @@ func ParseRole(name string) (Role, error) {
 	return role, nil
 }
 
-// Caller is who calls an agent, as its certificate says.
+// Caller is the caller of an agent, from its certificate.
 type Caller struct {
-	// ClusterUID names the cluster that the caller belongs to.
+	// ClusterUID is the UID of the caller's cluster.
 	ClusterUID string
-	// Name is the caller's own name, for example "reconciler".
+	// Name is the caller's name, for example "reconciler".
 	Name string
-	// Role is the caller's one role.
+	// Role is the caller's role.
 	Role Role
 }
 
-// String returns the caller's SPIFFE identity; journals and operations record
-// a caller by it.
+// String returns the caller's SPIFFE identity, which journals and operations
+// record.
 func (c Caller) String() string {
 	return spiffeID(c.ClusterUID, "caller", c.Name).String()
 }
 
-// Host is whose machine answers, as its certificate says.
+// Host is the host that serves a connection, from its certificate.
 type Host struct {
-	// ClusterUID names the cluster that the host belongs to.
+	// ClusterUID is the UID of the host's cluster.
 	ClusterUID string
-	// HostID is the identity that was minted at installation.
+	// HostID is the identity generated at installation.
 	HostID string
 }
 
@@ -91,13 +91,13 @@ func (h Host) String() string {
 	return spiffeID(h.ClusterUID, "host", h.HostID).String()
 }
 
-// idPattern is the form of cluster UIDs, host ids and caller names: a DNS
-// label in lower case, so that an id is also a server name, a file name and a
-// part of a URI without any escaping.
+// idPattern is the format of cluster UIDs, host ids and caller names: a lower-case
+// DNS label, valid as a server name, a file name and a part of a URI without
+// escaping.
 var idPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// CheckID returns an error unless id is a lower-case DNS label of at most 63
-// bytes. What says what the id is for and stands in the error.
+// CheckID returns an error unless id is a lower-case DNS label of at most 63 bytes.
+// what describes the id in the error.
 func CheckID(what, id string) error {
 	if !idPattern.MatchString(id) {
 		return fmt.Errorf("%s %.80q is not a lower-case DNS label of 1 to 63 letters, digits and hyphens", what, id)
@@ -109,12 +109,12 @@ func spiffeID(cluster, kind, name string) *url.URL {
 	return &url.URL{Scheme: spiffeScheme, Host: cluster, Path: "/" + kind + "/" + name}
 }
 
-// IdentityError says why a certificate, though its chain may be good, gives
-// its holder no identity here.
+// IdentityError means that a certificate, even one with a valid chain, gives its
+// holder no identity.
 type IdentityError struct {
 	// Serial is the certificate's serial number in decimal.
 	Serial string
-	// Why says what was found and what was wanted.
+	// Why states the actual and the expected value.
 	Why string
 }
 
@@ -123,7 +123,7 @@ func (e *IdentityError) Error() string {
 	return fmt.Sprintf("certificate %s: %s", e.Serial, e.Why)
 }
 
-// Reason implements the condition reason of this error.
+// Reason is the condition reason.
 func (e *IdentityError) Reason() string { return "IdentityMismatch" }
 
 func refuse(cert *x509.Certificate, format string, args ...any) error {
@@ -134,9 +134,9 @@ func refuse(cert *x509.Certificate, format string, args ...any) error {
 	return &IdentityError{Serial: serial, Why: fmt.Sprintf(format, args...)}
 }
 
-// CallerOf returns the caller that a leaf certificate names. The chain must
-// have been verified; CallerOf checks what chains don't say: a leaf, clientAuth
-// and nothing else, one SPIFFE identity of a caller, and exactly one role.
+// CallerOf returns the caller of a leaf certificate, whose chain must be verified. It
+// checks that the certificate is a leaf, is valid for clientAuth only, and has one
+// SPIFFE identity of a caller and exactly one role.
 func CallerOf(leaf *x509.Certificate) (Caller, error) {
 	cluster, name, err := identityOf(leaf, x509.ExtKeyUsageClientAuth, "caller")
 	if err != nil {
@@ -154,14 +154,14 @@ func CallerOf(leaf *x509.Certificate) (Caller, error) {
 		roles = append(roles, role)
 	}
 	if len(roles) != 1 {
-		return Caller{}, refuse(leaf, "a caller has exactly one role, this one has %d %v", len(roles), roles)
+		return Caller{}, refuse(leaf, "caller has %d roles %v, want exactly one", len(roles), roles)
 	}
 	return Caller{ClusterUID: cluster, Name: name, Role: roles[0]}, nil
 }
 
-// HostOf returns the host that a leaf certificate names. The chain must have
-// been verified; HostOf checks what chains don't say: a leaf, serverAuth and
-// nothing else, one SPIFFE identity of a host, and no role.
+// HostOf returns the host of a leaf certificate, whose chain must be verified. It
+// checks that the certificate is a leaf, is valid for serverAuth only, and has one
+// SPIFFE identity of a host and no role.
 func HostOf(leaf *x509.Certificate) (Host, error) {
 	cluster, id, err := identityOf(leaf, x509.ExtKeyUsageServerAuth, "host")
 	if err != nil {
@@ -169,17 +169,17 @@ func HostOf(leaf *x509.Certificate) (Host, error) {
 	}
 	for _, uri := range leaf.URIs {
 		if uri.Scheme == roleScheme {
-			return Host{}, refuse(leaf, "a host has no role, this one has %s", uri.Redacted())
+			return Host{}, refuse(leaf, "host has role %s, want none", uri.Redacted())
 		}
 	}
 	return Host{ClusterUID: cluster, HostID: id}, nil
 }
 
-// identityOf returns the cluster and the name of the one SPIFFE identity of a
-// kind that a leaf carries.
+// identityOf returns the cluster and the name of the only SPIFFE identity of a leaf,
+// which must be of that kind.
 func identityOf(leaf *x509.Certificate, use x509.ExtKeyUsage, kind string) (cluster, name string, err error) {
 	if leaf.IsCA {
-		return "", "", refuse(leaf, "it is an authority's own, want a leaf")
+		return "", "", refuse(leaf, "is a certificate authority, want a leaf")
 	}
 	if len(leaf.ExtKeyUsage) != 1 || leaf.ExtKeyUsage[0] != use || len(leaf.UnknownExtKeyUsage) != 0 {
 		return "", "", refuse(leaf, "extended key usage is %v, want only %v for a %s", leaf.ExtKeyUsage, use, kind)
@@ -199,16 +199,16 @@ func identityOf(leaf *x509.Certificate, use x509.ExtKeyUsage, kind string) (clus
 		}
 	}
 	if found != 1 {
-		return "", "", refuse(leaf, "it has %d SPIFFE identities, want exactly one spiffe://<cluster-uid>/%s/<name>", found, kind)
+		return "", "", refuse(leaf, "has %d SPIFFE identities, want exactly one spiffe://<cluster-uid>/%s/<name>", found, kind)
 	}
 	return cluster, name, nil
 }
 
-// parseSPIFFE takes an identity apart; only the canonical spelling passes.
+// parseSPIFFE parses an identity; only the canonical form is accepted.
 func parseSPIFFE(uri *url.URL, kind string) (cluster, name string, err error) {
 	rest, ok := strings.CutPrefix(uri.Path, "/"+kind+"/")
 	if !ok {
-		return "", "", fmt.Errorf("SPIFFE identity %.200q is not of a %s", uri.String(), kind)
+		return "", "", fmt.Errorf("SPIFFE identity %.200q is not a %s", uri.String(), kind)
 	}
 	if err := CheckID("cluster UID", uri.Host); err != nil {
 		return "", "", err
@@ -217,7 +217,7 @@ func parseSPIFFE(uri *url.URL, kind string) (cluster, name string, err error) {
 		return "", "", err
 	}
 	if want := spiffeID(uri.Host, kind, rest).String(); uri.String() != want {
-		return "", "", fmt.Errorf("SPIFFE identity %.200q is not written as %s", uri.String(), want)
+		return "", "", fmt.Errorf("SPIFFE identity %.200q is not in the canonical form %s", uri.String(), want)
 	}
 	return uri.Host, rest, nil
 }

@@ -31,7 +31,7 @@ var start = time.Date(2026, 11, 30, 9, 0, 0, 0, time.UTC)
 
 func fixed(now time.Time) func() time.Time { return func() time.Time { return now } }
 
-// leafFrom signs any template by an authority, past all its own checks.
+// leafFrom signs any template with an authority, without its checks.
 func leafFrom(t *testing.T, a *Authority, template *x509.Certificate) (*x509.Certificate, crypto.Signer) {
 	t.Helper()
 	key, err := NewKey()
@@ -89,23 +89,23 @@ func TestT5CallerHasOneIdentityAndOneRole(t *testing.T) {
 		want string // part of the error; empty: accepted
 	}{
 		"one identity, one role":     {[]string{id, "lockstep:reconciler"}, client, false, ""},
-		"no role":                    {[]string{id}, client, false, "exactly one role"},
-		"two roles":                  {[]string{id, "lockstep:reader", "lockstep:admin"}, client, false, "exactly one role"},
-		"the same role twice":        {[]string{id, "lockstep:admin", "lockstep:admin"}, client, false, "exactly one role"},
+		"no role":                    {[]string{id}, client, false, "want exactly one"},
+		"two roles":                  {[]string{id, "lockstep:reader", "lockstep:admin"}, client, false, "want exactly one"},
+		"the same role twice":        {[]string{id, "lockstep:admin", "lockstep:admin"}, client, false, "want exactly one"},
 		"an unknown role":            {[]string{id, "lockstep:root"}, client, false, "unknown role"},
 		"a role in capitals":         {[]string{id, "lockstep:Admin"}, client, false, "unknown role"},
 		"no identity":                {[]string{"lockstep:admin"}, client, false, "0 SPIFFE identities"},
 		"two identities":             {[]string{id, id + "2", "lockstep:admin"}, client, false, "2 SPIFFE identities"},
-		"a host's identity":          {[]string{"spiffe://" + cluster + "/host/ci", "lockstep:admin"}, client, false, "not of a caller"},
+		"a host's identity":          {[]string{"spiffe://" + cluster + "/host/ci", "lockstep:admin"}, client, false, "is not a caller"},
 		"a longer path":              {[]string{id + "/more", "lockstep:admin"}, client, false, "DNS label"},
-		"an escaped name":            {[]string{"spiffe://" + cluster + "/caller/c%69", "lockstep:admin"}, client, false, "not written as"},
-		"a query":                    {[]string{id + "?x=1", "lockstep:admin"}, client, false, "not written as"},
+		"an escaped name":            {[]string{"spiffe://" + cluster + "/caller/c%69", "lockstep:admin"}, client, false, "canonical form"},
+		"a query":                    {[]string{id + "?x=1", "lockstep:admin"}, client, false, "canonical form"},
 		"a port in the trust domain": {[]string{"spiffe://" + cluster + ":1/caller/ci", "lockstep:admin"}, client, false, "DNS label"},
 		"another scheme":             {[]string{id, "lockstep:admin", "https://example.com/"}, client, false, "unexpected URI scheme"},
 		"serverAuth too":             {[]string{id, "lockstep:admin"}, append(client, x509.ExtKeyUsageServerAuth), false, "extended key usage"},
 		"serverAuth only":            {[]string{id, "lockstep:admin"}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, false, "extended key usage"},
 		"no usage":                   {[]string{id, "lockstep:admin"}, nil, false, "extended key usage"},
-		"an authority":               {[]string{id, "lockstep:admin"}, client, true, "authority's own"},
+		"an authority":               {[]string{id, "lockstep:admin"}, client, true, "is a certificate authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cert, _ := leafFrom(t, a, &x509.Certificate{URIs: uris(t, tc.uris...), ExtKeyUsage: tc.use, IsCA: tc.isCA, BasicConstraintsValid: true})
@@ -140,9 +140,9 @@ func TestT5HostCertificateHasNoRoleAndNoClientAuth(t *testing.T) {
 		want string
 	}{
 		"a host":            {[]string{id}, server, ""},
-		"a role":            {[]string{id, "lockstep:admin"}, server, "a host has no role"},
+		"a role":            {[]string{id, "lockstep:admin"}, server, "host has role"},
 		"clientAuth":        {[]string{id}, append(server, x509.ExtKeyUsageClientAuth), "extended key usage"},
-		"a caller's name":   {[]string{"spiffe://" + cluster + "/caller/h1"}, server, "not of a host"},
+		"a caller's name":   {[]string{"spiffe://" + cluster + "/caller/h1"}, server, "is not a host"},
 		"a name with a dot": {[]string{"spiffe://" + cluster + "/host/h1.example"}, server, "DNS label"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestT5HostCertificateHasNoRoleAndNoClientAuth(t *testing.T) {
 	}
 }
 
-// pki makes a directory with one host and one reconciler.
+// pki returns a directory with one host and one reconciler.
 func pki(t *testing.T) (d *Directory, host, caller string) {
 	t.Helper()
 	d, err := InitDirectory(filepath.Join(t.TempDir(), "pki"), cluster, start)
@@ -185,7 +185,7 @@ func open(t *testing.T, files Files, now time.Time) *Store {
 	return s
 }
 
-// shake runs one handshake over loopback and returns both ends' errors.
+// shake makes one handshake over loopback and returns the errors of both ends.
 func shake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -209,7 +209,7 @@ func shake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error
 	defer cancel()
 	conn, err := (&tls.Dialer{Config: client}).DialContext(ctx, "tcp", listener.Addr().String())
 	if err == nil {
-		// In TLS 1.3 the server's refusal of a client arrives with the first read.
+		// In TLS 1.3 the client receives the server's rejection with its first read.
 		_, err = io.ReadFull(conn, make([]byte, 1))
 		_ = conn.Close()
 	}
@@ -242,7 +242,7 @@ func TestOlderTLSVersionsAreRejected(t *testing.T) {
 	server, client := configs(t, host, caller, start)
 	client.MinVersion, client.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	if serverErr, clientErr := shake(t, server, client); serverErr == nil || clientErr == nil {
-		t.Fatalf("TLS 1.2 passed: server: %v; client: %v", serverErr, clientErr)
+		t.Fatalf("TLS 1.2 was accepted: server: %v; client: %v", serverErr, clientErr)
 	}
 }
 
@@ -253,19 +253,19 @@ func TestT5HandshakeRequiresACallerCertificate(t *testing.T) {
 	roleless, key := leafFrom(t, d.callers, &x509.Certificate{
 		URIs: uris(t, "spiffe://"+cluster+"/caller/x"), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
-	foreign, foreignKey := leafFrom(t, d.callers, &x509.Certificate{
+	other, otherKey := leafFrom(t, d.callers, &x509.Certificate{
 		URIs: uris(t, "spiffe://other-uid/caller/x", "lockstep:admin"), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	for name, certs := range map[string][]tls.Certificate{
 		"none":                 nil,
 		"a host's certificate": {hostKeys.current.Load().cert},
 		"without a role":       {{Certificate: [][]byte{roleless.Raw}, PrivateKey: key}},
-		"of another cluster":   {{Certificate: [][]byte{foreign.Raw}, PrivateKey: foreignKey}},
+		"of another cluster":   {{Certificate: [][]byte{other.Raw}, PrivateKey: otherKey}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bad := client.Clone()
 			bad.Certificates = nil
-			// Send it even if the server's list of authorities speaks against it.
+			// Send it even if the server's list of authorities excludes it.
 			bad.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 				if len(certs) == 0 {
 					return &tls.Certificate{}, nil
@@ -273,7 +273,7 @@ func TestT5HandshakeRequiresACallerCertificate(t *testing.T) {
 				return &certs[0], nil
 			}
 			if serverErr, clientErr := shake(t, server, bad); serverErr == nil || clientErr == nil {
-				t.Fatalf("passed: server: %v; client: %v", serverErr, clientErr)
+				t.Fatalf("accepted: server: %v; client: %v", serverErr, clientErr)
 			}
 		})
 	}
@@ -281,7 +281,7 @@ func TestT5HandshakeRequiresACallerCertificate(t *testing.T) {
 
 func TestT5CertificateOfAnotherHostIsRejected(t *testing.T) {
 	d, _, caller := pki(t)
-	// It even claims h1 as a DNS name: only the SPIFFE identity counts.
+	// It has h1 as a DNS name, but only the SPIFFE identity counts.
 	other, _, err := d.IssueHost("h2", []string{"h1"}, nil, start)
 	if err != nil {
 		t.Fatal(err)
@@ -298,7 +298,7 @@ func TestExpiredCertificateIsRejected(t *testing.T) {
 	for name, now := range map[string]time.Time{"after its end": start.Add(CallerLife + time.Second), "before its start": start.Add(-time.Hour)} {
 		server, client := configs(t, host, caller, now)
 		if serverErr, clientErr := shake(t, server, client); serverErr == nil && clientErr == nil {
-			t.Errorf("%s: passed", name)
+			t.Errorf("%s: accepted", name)
 		}
 	}
 }
@@ -311,7 +311,7 @@ func TestCertificateLifetimeDependsOnTheRole(t *testing.T) {
 	}
 	for dir, want := range map[string]time.Duration{host: 90 * 24 * time.Hour, caller: 30 * 24 * time.Hour, admin: 8 * time.Hour} {
 		if got := open(t, InDir(dir), start).NotAfter().Sub(start); got != want {
-			t.Errorf("%s lives %s, want %s", filepath.Base(dir), got, want)
+			t.Errorf("%s: lifetime is %s, want %s", filepath.Base(dir), got, want)
 		}
 	}
 }
@@ -342,14 +342,14 @@ func TestPrivateKeysMustNotBeWorldReadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(InDir(host), fixed(start)); err == nil || !strings.Contains(err.Error(), "chmod 600") {
-		t.Errorf("Open with a key that everybody reads = %v, want the command that repairs it", err)
+		t.Errorf("Open with a world-readable key = %v, want the command to fix it", err)
 	}
 }
 
 func TestInitNeverOverwritesAnAuthority(t *testing.T) {
 	d, _, _ := pki(t)
 	if _, err := InitDirectory(d.path, cluster, start); err == nil {
-		t.Error("a second init passed")
+		t.Error("a second init succeeded")
 	}
 	again, err := OpenDirectory(d.path)
 	if err != nil {
@@ -388,7 +388,7 @@ func TestAuthorityIssuesOnlyItsOwnKind(t *testing.T) {
 	}
 	for _, id := range []string{"", "../x", "UPPER", "a.b", strings.Repeat("a", 64), "-a", "a-"} {
 		if _, _, err := d.IssueHost(id, nil, nil, start); err == nil {
-			t.Errorf("host id %q passed", id)
+			t.Errorf("host id %q was accepted", id)
 		}
 	}
 }
@@ -418,7 +418,7 @@ func TestRotatedCertificateIsLoadedWithoutARestart(t *testing.T) {
 			}
 		}
 	}
-	// Until Run watches, changes are found by its first look; so issue now.
+	// A change before Run watches is detected by its initial reload.
 	if _, _, err := d.IssueHost("h1", nil, nil, later); err != nil {
 		t.Fatal(err)
 	}
@@ -430,7 +430,7 @@ func TestRotatedCertificateIsLoadedWithoutARestart(t *testing.T) {
 	}
 	wait("garbage", func(err error) bool { return err != nil })
 	if !s.NotAfter().Equal(good) {
-		t.Error("garbage replaced a good certificate")
+		t.Error("an invalid file replaced a valid certificate")
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package platform says where a host runs: what configuration, name,
-// addresses and kernel arguments the surroundings give it.
+// Package platform implements the platforms of a host: its configuration, name,
+// addresses and kernel arguments.
 package platform
 
 import (
@@ -22,25 +22,25 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Config is what a platform takes from the machine.
+// Config configures a platform.
 type Config struct {
-	// Dir is where the platform's files are: machine.yaml for metal and
+	// Dir is the directory of the platform's files: machine.yaml for metal and
 	// container, the seed (meta-data, user-data) for nocloud.
 	Dir string
-	// Hostname returns the kernel's host name; os.Hostname does.
+	// Hostname returns the kernel's host name, as os.Hostname does.
 	Hostname func() (string, error)
-	// Addresses returns the addresses of the interfaces; net.InterfaceAddrs
+	// Addresses returns the addresses of the interfaces, as net.InterfaceAddrs
 	// does.
 	Addresses func() ([]net.Addr, error)
 }
 
-// Names lists the platforms that New knows.
+// Names returns the names of the supported platforms.
 func Names() []string { return []string{"metal", "container", "nocloud"} }
 
 // New returns the platform of that name.
 func New(name string, cfg Config) (nodeos.Platform, error) {
 	if cfg.Dir == "" || cfg.Hostname == nil || cfg.Addresses == nil {
-		return nil, errors.New("a platform needs a directory, a host name and addresses")
+		return nil, errors.New("platform: Dir, Hostname and Addresses are required")
 	}
 	m := machine{cfg: cfg}
 	switch name {
@@ -51,17 +51,17 @@ func New(name string, cfg Config) (nodeos.Platform, error) {
 	case "nocloud":
 		return nocloud{m}, nil
 	default:
-		return nil, fmt.Errorf("unknown platform %q; known are %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("unknown platform %q; want one of %s", name, strings.Join(Names(), ", "))
 	}
 }
 
-// machine is what the platforms have in common: the machine says all of it.
+// machine is the common base of the platforms.
 type machine struct{ cfg Config }
 
-// Configuration returns the file machine.yaml; nil when there is none.
+// Configuration returns the content of machine.yaml, or nil without one.
 func (m machine) Configuration(context.Context) ([]byte, error) { return m.file("machine.yaml") }
 
-// file reads a file of the platform's directory; nil when there is none.
+// file returns the content of a platform file, or nil without one.
 func (m machine) file(name string) ([]byte, error) {
 	f, err := os.Open(filepath.Join(m.cfg.Dir, name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -80,18 +80,18 @@ func (m machine) file(name string) ([]byte, error) {
 	return data, nil
 }
 
-// maxFile bounds a file of the platform.
+// maxFile limits a platform file, in bytes.
 const maxFile = 64 << 10
 
 // Hostname returns the kernel's host name.
 func (m machine) Hostname(context.Context) (string, error) { return m.cfg.Hostname() }
 
-// ExternalIPs returns the global unicast addresses, IPv4 first, each family
-// in order; a machine that has none but loopback has none.
+// ExternalIPs returns the global unicast addresses, IPv4 first, each family in
+// order.
 func (m machine) ExternalIPs(context.Context) ([]netip.Addr, error) {
 	all, err := m.cfg.Addresses()
 	if err != nil {
-		return nil, fmt.Errorf("addresses of the machine: %w", err)
+		return nil, fmt.Errorf("list the addresses of the machine: %w", err)
 	}
 	var out []netip.Addr
 	for _, a := range all {
@@ -144,8 +144,8 @@ func (nocloud) Mode() nodeos.Mode { return nodeos.ModeCloud }
 // KernelArgs implements nodeos.Platform.
 func (nocloud) KernelArgs() []string { return []string{"console=ttyS0"} }
 
-// Configuration implements nodeos.PlatformData: user-data, when it's ours.
-// What is for cloud-init (it begins with "#cloud-config" or "#!") is not.
+// Configuration implements nodeos.PlatformData: the user-data, unless it's for
+// cloud-init (beginning with "#cloud-config" or "#!").
 func (n nocloud) Configuration(context.Context) ([]byte, error) {
 	data, err := n.file("user-data")
 	if err != nil {
@@ -158,8 +158,8 @@ func (n nocloud) Configuration(context.Context) ([]byte, error) {
 	return data, nil
 }
 
-// Hostname implements nodeos.PlatformData: the seed's local-hostname, else
-// the kernel's.
+// Hostname implements nodeos.PlatformData: local-hostname of the seed, else the
+// kernel's host name.
 func (n nocloud) Hostname(ctx context.Context) (string, error) {
 	data, err := n.file("meta-data")
 	if err != nil {
@@ -177,8 +177,7 @@ func (n nocloud) Hostname(ctx context.Context) (string, error) {
 	return meta.LocalHostname, nil
 }
 
-// Generic is a board that needs nothing of its own; it implements
-// nodeos.Board.
+// Generic is a board without special requirements; it implements nodeos.Board.
 type Generic struct{}
 
 var _ nodeos.Board = Generic{}
@@ -186,8 +185,8 @@ var _ nodeos.Board = Generic{}
 // Name implements nodeos.Board.
 func (Generic) Name() string { return "generic" }
 
-// Install implements nodeos.Board: the firmware of a generic board finds the
-// boot files where the image has them. It only checks that the disk is there.
+// Install implements nodeos.Board. The image already contains the boot files; it
+// only checks that the disk exists.
 func (Generic) Install(disk string) error {
 	if _, err := os.Stat(disk); err != nil {
 		return fmt.Errorf("install on a generic board: %w", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// made makes a platform over a directory with files.
+// made returns a platform with a directory of files.
 func made(t *testing.T, name string, files map[string]string) nodeos.Platform {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,11 +49,11 @@ func TestEachPlatformHasItsNameAndMode(t *testing.T) {
 		"metal": nodeos.ModeMetal, "container": nodeos.ModeContainer, "nocloud": nodeos.ModeCloud,
 	} {
 		if p := made(t, name, nil); p.Name() != name || p.Mode() != mode {
-			t.Errorf("%s is called %s, mode %s", name, p.Name(), p.Mode())
+			t.Errorf("platform %s: name %s, mode %s", name, p.Name(), p.Mode())
 		}
 	}
 	if _, err := New("mainframe", Config{Dir: "/", Hostname: os.Hostname, Addresses: net.InterfaceAddrs}); err == nil {
-		t.Error("an unknown platform was taken")
+		t.Error("an unknown platform was accepted")
 	}
 }
 
@@ -77,7 +77,7 @@ func TestConfigurationAndHostnameAreReadFromThePlatformFiles(t *testing.T) {
 		"metal with a file":          {"metal", map[string]string{"machine.yaml": "a: b"}, "a: b", "kernel-name"},
 		"container without":          {"container", nil, "", "kernel-name"},
 		"nocloud with a seed":        {"nocloud", map[string]string{"user-data": "kind: MachineConfig", "meta-data": "instance-id: i\nlocal-hostname: seed\n"}, "kind: MachineConfig", "seed"},
-		"nocloud with cloud-init's":  {"nocloud", map[string]string{"user-data": "#cloud-config\n{}"}, "", "kernel-name"},
+		"nocloud with cloud-init":    {"nocloud", map[string]string{"user-data": "#cloud-config\n{}"}, "", "kernel-name"},
 		"nocloud with a script":      {"nocloud", map[string]string{"user-data": "#!/bin/sh\n"}, "", "kernel-name"},
 		"nocloud without local name": {"nocloud", map[string]string{"meta-data": "instance-id: i\n"}, "", "kernel-name"},
 	} {
@@ -100,9 +100,9 @@ func TestGenericBoardHasNoRequirements(t *testing.T) {
 		t.Error(err)
 	}
 	if err := b.Install("/nowhere/at/all"); err == nil {
-		t.Error("installed on a disk that isn't there")
+		t.Error("installed on a missing disk")
 	}
 	if b.Name() != "generic" || b.KernelArgs() != nil || b.PartitionOptions() != nil {
-		t.Error("a generic board has wishes")
+		t.Error("a generic board has requirements")
 	}
 }

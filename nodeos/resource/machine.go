@@ -13,66 +13,66 @@ import (
 
 // The resources of a host.
 const (
-	// ConfigNamespace holds what was given to the host.
+	// ConfigNamespace contains the configuration of the host.
 	ConfigNamespace = "config"
 	// MachineConfigType is the machine configuration; its spec is a
 	// nodeos.Provider.
 	MachineConfigType = "MachineConfig"
-	// RuntimeNamespace holds what the host found out.
+	// RuntimeNamespace contains the observed state of the host.
 	RuntimeNamespace = "runtime"
-	// MachineStatusType is what the host does now; its spec is a
+	// MachineStatusType is the current status of the host; its spec is a
 	// MachineStatus.
 	MachineStatusType = "MachineStatus"
-	// TheOne is the name of a resource that there is one of.
-	TheOne = "machine"
+	// SingletonName is the name of singleton resources.
+	SingletonName = "machine"
 )
 
 // configOwner owns the machine configuration.
 const configOwner = "machine-config"
 
-// SetConfig implements nodeos.V1Alpha2State: it publishes a configuration,
-// unless it's the one that is published.
+// SetConfig implements nodeos.V1Alpha2State: it publishes a configuration unless
+// it's unchanged.
 func (r *Runtime) SetConfig(p nodeos.Provider) error {
-	key := nodeos.ResourceKey{Namespace: ConfigNamespace, Type: MachineConfigType, Name: TheOne}
-	//nolint:forbidigo // the document's SetConfig has no context, and the store is memory: nothing waits.
+	key := nodeos.ResourceKey{Namespace: ConfigNamespace, Type: MachineConfigType, Name: SingletonName}
+	//nolint:forbidigo // SetConfig has no context, and the in-memory store doesn't block.
 	return Update(context.Background(), r.store, key, configOwner, func(spec any) (any, bool) {
 		old, ok := spec.(nodeos.Provider)
 		return p, !ok || !bytes.Equal(old.Bytes(), p.Bytes())
 	})
 }
 
-// Stage is what a host does, in a word.
+// Stage is a summary of the host's activity.
 type Stage string
 
 // The stages of a host.
 const (
-	// StageBooting starts, or brings its services up.
+	// StageBooting is starting, or starting its services.
 	StageBooting Stage = "booting"
-	// StageRunning does its work.
+	// StageRunning is in normal operation.
 	StageRunning Stage = "running"
-	// StageUpgrading stages or changes its system.
+	// StageUpgrading is staging or switching its OS.
 	StageUpgrading Stage = "upgrading"
-	// StageOnTrial runs a system that nobody committed yet.
+	// StageOnTrial runs an OS that isn't committed yet.
 	StageOnTrial Stage = "on-trial"
 	// StageResetting is being wiped.
 	StageResetting Stage = "resetting"
-	// StageRestarting goes down.
+	// StageRestarting is going down.
 	StageRestarting Stage = "restarting"
-	// StageFailed needs someone: the last sequence failed for good.
+	// StageFailed requires an operator: the last sequence failed permanently.
 	StageFailed Stage = "failed"
 )
 
-// MachineStatus is what a host does now.
+// MachineStatus is the current status of a host.
 type MachineStatus struct {
-	// Stage is the word for it.
+	// Stage is the summary.
 	Stage Stage
-	// OperationID is the operation that runs, if any.
+	// OperationID is the running operation, if any.
 	OperationID string
-	// Message says why, after a failure.
+	// Message is the cause of a failure.
 	Message string
 }
 
-// Fold returns the status after an event; purely.
+// Fold returns the status after an event; it's pure.
 func Fold(s MachineStatus, e nodeos.Event) MachineStatus {
 	switch p := e.Payload.(type) {
 	case nodeos.EventSequenceStart:
@@ -95,7 +95,7 @@ func Fold(s MachineStatus, e nodeos.Event) MachineStatus {
 	}
 }
 
-// stageOf is the stage while a sequence runs.
+// stageOf returns the stage while a sequence runs.
 func stageOf(seq nodeos.Sequence, before Stage) Stage {
 	switch seq {
 	case nodeos.SequenceBoot, nodeos.SequenceBootstrap, nodeos.SequenceInitialize:
@@ -111,8 +111,8 @@ func stageOf(seq nodeos.Sequence, before Stage) Stage {
 	}
 }
 
-// stopped is the status after a sequence. The end of a sequence that another
-// one interrupted changes nothing.
+// stopped returns the status after a sequence. The end of an interrupted sequence
+// changes nothing.
 func stopped(s MachineStatus, id string, p nodeos.EventSequenceStop) MachineStatus {
 	switch {
 	case s.OperationID != "" && s.OperationID != id:
@@ -126,13 +126,13 @@ func stopped(s MachineStatus, id string, p nodeos.EventSequenceStop) MachineStat
 	}
 }
 
-// StatusController keeps the machine's status from the host's events. It
-// implements Controller.
+// StatusController derives the machine's status from the host's events. It implements
+// Controller.
 type StatusController struct{ events nodeos.Watcher }
 
 var _ Controller = StatusController{}
 
-// NewStatusController returns a controller that folds events.
+// NewStatusController returns a controller of the given event stream.
 func NewStatusController(events nodeos.Watcher) StatusController {
 	return StatusController{events: events}
 }
@@ -140,20 +140,20 @@ func NewStatusController(events nodeos.Watcher) StatusController {
 // Name implements Controller.
 func (StatusController) Name() string { return "machine-status" }
 
-// Inputs implements Controller: it reads events, no resources.
+// Inputs implements Controller; it reads events instead of resources.
 func (StatusController) Inputs() []Kind { return nil }
 
 // Outputs implements Controller.
 func (StatusController) Outputs() []Kind { return []Kind{{RuntimeNamespace, MachineStatusType}} }
 
-// errEnded reports that the event stream ended although nobody asked for it.
-var errEnded = errors.New("the event stream ended")
+// errEnded means that the event stream ended unexpectedly.
+var errEnded = errors.New("event stream ended")
 
 // Run implements Controller.
 func (c StatusController) Run(ctx context.Context, a *Access) error {
 	status := MachineStatus{Stage: StageBooting}
 	write := func() error {
-		return a.Update(ctx, Kind{RuntimeNamespace, MachineStatusType}, TheOne, func(spec any) (any, bool) {
+		return a.Update(ctx, Kind{RuntimeNamespace, MachineStatusType}, SingletonName, func(spec any) (any, bool) {
 			return status, spec != any(status)
 		})
 	}
@@ -164,7 +164,7 @@ func (c StatusController) Run(ctx context.Context, a *Access) error {
 	err := c.events.Watch(ctx, func(ch <-chan nodeos.EventInfo) {
 		for e := range ch {
 			if e.Payload == nil {
-				continue // lost ones: the next ones tell
+				continue // lost events: the next ones update the status
 			}
 			status = Fold(status, e.Event)
 			if failed = write(); failed != nil {

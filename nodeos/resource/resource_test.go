@@ -43,11 +43,11 @@ func TestPutRequiresTheStoredVersionAndTheOwner(t *testing.T) {
 	}
 	var conflict *ConflictError
 	for name, r := range map[string]nodeos.Resource{
-		"created twice":     {ResourceKey: key("a"), Owner: "me"},
-		"an older version":  {ResourceKey: key("a"), Owner: "me", Version: 7},
-		"another owner":     {ResourceKey: key("a"), Owner: "you", Version: 1},
-		"one that is not":   {ResourceKey: key("b"), Owner: "me", Version: 1},
-		"without any owner": {ResourceKey: key("a"), Version: 1},
+		"created twice":      {ResourceKey: key("a"), Owner: "me"},
+		"an older version":   {ResourceKey: key("a"), Owner: "me", Version: 7},
+		"another owner":      {ResourceKey: key("a"), Owner: "you", Version: 1},
+		"a missing resource": {ResourceKey: key("b"), Owner: "me", Version: 1},
+		"without any owner":  {ResourceKey: key("a"), Version: 1},
 	} {
 		if _, err := s.Put(t.Context(), r); !errors.As(err, &conflict) {
 			t.Errorf("%s: %v", name, err)
@@ -60,7 +60,7 @@ func TestPutRequiresTheStoredVersionAndTheOwner(t *testing.T) {
 		t.Errorf("the second version is %d", second.Version)
 	}
 	if err := s.Delete(t.Context(), key("a"), "you"); !errors.As(err, &conflict) {
-		t.Errorf("deleted by another: %v", err)
+		t.Errorf("deleted by another owner: %v", err)
 	}
 	must(t, s.Delete(t.Context(), key("a"), "me"))
 	must(t, s.Delete(t.Context(), key("a"), "me"))
@@ -68,7 +68,7 @@ func TestPutRequiresTheStoredVersionAndTheOwner(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := s.Put(t.Context(), nodeos.Resource{}); err == nil {
-		t.Error("a resource without a name was taken")
+		t.Error("a resource without a name was accepted")
 	}
 }
 
@@ -132,7 +132,7 @@ func TestWatchStartsWithExistingResourcesAndEndsAtTheLastVersion(t *testing.T) {
 	})
 }
 
-// normal drops blanks, which fmt.Sprint sets by its own rules.
+// normal removes the blanks of fmt.Sprint.
 func normal(in []string) []string {
 	out := make([]string, len(in))
 	for i, s := range in {
@@ -153,7 +153,7 @@ func TestRecreatedResourceIsReportedAsAChange(t *testing.T) {
 		must(t, err)
 		now, _ := s.snapshot("ns", "T")
 		if got := difference(seen, now); len(got) != 1 || got[0].Resource.Spec != i || got[0].Deleted {
-			t.Errorf("making it the %d. time: %+v", i+1, got)
+			t.Errorf("creation %d: %+v", i+1, got)
 		}
 		must(t, s.Delete(t.Context(), key("a"), ""))
 	}
@@ -166,7 +166,7 @@ func TestWatchReturnsTheErrorOfItsFunction(t *testing.T) {
 	}
 }
 
-// doubler writes twice what it reads.
+// doubler doubles its input.
 type doubler struct {
 	name    string
 	outputs []Kind
@@ -228,10 +228,10 @@ func TestTwoControllersCannotHaveTheSameOutput(t *testing.T) {
 	none := 0
 	must(t, r.Register(doubler{"one", []Kind{{"ns", "Out"}}, &none}))
 	if err := r.Register(doubler{"two", []Kind{{"ns", "Out"}}, &none}); err == nil {
-		t.Error("two controllers write ns/Out")
+		t.Error("two controllers with output ns/Out were accepted")
 	}
 	if err := r.Register(doubler{"one", nil, &none}); err == nil {
-		t.Error("two controllers have one name")
+		t.Error("two controllers with the same name were accepted")
 	}
 	g, err := r.DependencyGraph()
 	must(t, err)
@@ -254,7 +254,7 @@ func TestSetConfigPublishesAChangeOnce(t *testing.T) {
 		must(t, err)
 		must(t, r.SetConfig(c))
 	}
-	got, err := r.Resources().Get(t.Context(), nodeos.ResourceKey{Namespace: ConfigNamespace, Type: MachineConfigType, Name: TheOne})
+	got, err := r.Resources().Get(t.Context(), nodeos.ResourceKey{Namespace: ConfigNamespace, Type: MachineConfigType, Name: SingletonName})
 	must(t, err)
 	if p, ok := got.Spec.(nodeos.Provider); !ok || p.Hostname() != "b" || got.Version != 2 {
 		t.Errorf("got %+v", got)
@@ -301,7 +301,7 @@ func TestStatusControllerFollowsTheEventStream(t *testing.T) {
 		wg.Go(func() { must(t, r.Run(ctx, nodeos.NewDrainer())) })
 		ring.Publish("boot", nodeos.EventSequenceStop{Sequence: nodeos.SequenceBoot, State: nodeos.OperationSucceeded})
 		synctest.Wait()
-		got, err := s.Get(t.Context(), nodeos.ResourceKey{Namespace: RuntimeNamespace, Type: MachineStatusType, Name: TheOne})
+		got, err := s.Get(t.Context(), nodeos.ResourceKey{Namespace: RuntimeNamespace, Type: MachineStatusType, Name: SingletonName})
 		must(t, err)
 		if got.Spec != any(MachineStatus{Stage: StageRunning}) {
 			t.Errorf("got %+v", got.Spec)

@@ -21,26 +21,26 @@ import (
 
 // Kind is a type of resources in a namespace.
 type Kind struct {
-	// Namespace and Type name it.
+	// Namespace is the namespace of the resources.
 	Namespace string
-	// Type is the resources' type.
+	// Type is the type of the resources.
 	Type string
 }
 
-// Controller derives resources from others.
+// Controller derives resources from other resources.
 type Controller interface {
-	// Name is the controller's name, the owner of what it writes.
+	// Name is the controller's name and the owner of its outputs.
 	Name() string
-	// Inputs are what it reads.
+	// Inputs are the kinds that it reads.
 	Inputs() []Kind
-	// Outputs are what it writes; nobody else does.
+	// Outputs are the kinds that it writes exclusively.
 	Outputs() []Kind
-	// Run does the work until ctx ends. It's started again after an error.
+	// Run runs until ctx ends. It's restarted after an error.
 	Run(ctx context.Context, a *Access) error
 }
 
-// Runtime runs controllers over a store; it implements
-// nodeos.V1Alpha2Controller and nodeos.V1Alpha2State. Register before Run.
+// Runtime runs controllers on a store; it implements nodeos.V1Alpha2Controller and
+// nodeos.V1Alpha2State. Register must not be called after Run.
 type Runtime struct {
 	store       *Store
 	log         *zap.Logger
@@ -52,15 +52,14 @@ var (
 	_ nodeos.V1Alpha2State      = (*Runtime)(nil)
 )
 
-// NewRuntime returns a runtime over a store.
+// NewRuntime returns a runtime for a store.
 func NewRuntime(store *Store, log *zap.Logger) *Runtime { return &Runtime{store: store, log: log} }
 
-// Register adds a controller. A name or an output that another one has is an
-// error.
+// Register adds a controller. A duplicate name or output is an error.
 func (r *Runtime) Register(c Controller) error {
 	for _, other := range r.controllers {
 		if other.Name() == c.Name() {
-			return fmt.Errorf("controller %s is registered twice", c.Name())
+			return fmt.Errorf("controller %s is already registered", c.Name())
 		}
 		for _, out := range c.Outputs() {
 			if slices.Contains(other.Outputs(), out) {
@@ -83,7 +82,7 @@ func (r *Runtime) Namespaces() []string {
 // Types implements nodeos.V1Alpha2State.
 func (r *Runtime) Types() []string { return r.known(func(k Kind) string { return k.Type }) }
 
-// known collects names from what the controllers declare and from the
+// known collects names from the declarations of the controllers and from the
 // configuration, which the runtime itself writes.
 func (r *Runtime) known(name func(Kind) string) []string {
 	out := []string{name(Kind{ConfigNamespace, MachineConfigType})}
@@ -121,7 +120,7 @@ func direction(e nodeos.DependencyEdge) int {
 	return 0
 }
 
-// DOT draws a dependency graph in Graphviz's language.
+// DOT returns a dependency graph in the Graphviz language.
 func DOT(g nodeos.DependencyGraph) string {
 	var b strings.Builder
 	b.WriteString("digraph host {\n")
@@ -136,14 +135,14 @@ func DOT(g nodeos.DependencyGraph) string {
 	return b.String()
 }
 
-// Limits of the pause before a controller that failed is started again.
+// Limits of the delay before a failed controller is restarted.
 const (
 	firstPause = 500 * time.Millisecond
 	maxPause   = time.Minute
 )
 
-// Run implements nodeos.V1Alpha2Controller: it runs all controllers until ctx
-// ends or the drainer drains, and returns when all have ended.
+// Run implements nodeos.V1Alpha2Controller: it runs all controllers until ctx ends or
+// the drainer drains, and returns when all have ended.
 func (r *Runtime) Run(ctx context.Context, drainer *nodeos.Drainer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -151,7 +150,7 @@ func (r *Runtime) Run(ctx context.Context, drainer *nodeos.Drainer) error {
 	defer sub.Cancel()
 	var wg sync.WaitGroup
 	for _, c := range r.controllers {
-		wg.Go(func() { r.keep(ctx, c) })
+		wg.Go(func() { r.superviseController(ctx, c) })
 	}
 	select {
 	case <-ctx.Done():
@@ -162,15 +161,15 @@ func (r *Runtime) Run(ctx context.Context, drainer *nodeos.Drainer) error {
 	return nil
 }
 
-// keep runs a controller, again and again after errors.
-func (r *Runtime) keep(ctx context.Context, c Controller) {
+// superviseController runs a controller and restarts it after errors.
+func (r *Runtime) superviseController(ctx context.Context, c Controller) {
 	pause := firstPause
 	for {
-		err := contained(ctx, c, &Access{store: r.store, controller: c})
+		err := runRecovered(ctx, c, &Access{store: r.store, controller: c})
 		if ctx.Err() != nil {
 			return
 		}
-		r.log.Warn("a controller ended and is started again", zap.String("controller", c.Name()), zap.Duration("in", pause), zap.Error(err))
+		r.log.Warn("controller failed; restarting", zap.String("controller", c.Name()), zap.Duration("in", pause), zap.Error(err))
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -182,8 +181,8 @@ func (r *Runtime) keep(ctx context.Context, c Controller) {
 	}
 }
 
-// contained runs a controller and turns a panic into an error.
-func contained(ctx context.Context, c Controller, a *Access) (err error) {
+// runRecovered runs a controller and returns a panic as an error.
+func runRecovered(ctx context.Context, c Controller, a *Access) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
@@ -192,28 +191,28 @@ func contained(ctx context.Context, c Controller, a *Access) (err error) {
 	return c.Run(ctx, a)
 }
 
-// Access is a controller's view of the store: it reads and writes what it
-// declared, and nothing else.
+// Access is a controller's access to the store, limited to its declared inputs and
+// outputs.
 type Access struct {
 	store      *Store
 	controller Controller
 }
 
-// errUndeclared reports that a controller touches what it didn't declare.
+// errUndeclared means that a controller accesses an undeclared kind.
 var errUndeclared = errors.New("not declared")
 
-// Watch is the store's Watch, of a declared input.
+// Watch is Store.Watch for a declared input.
 func (a *Access) Watch(ctx context.Context, k Kind, f func(nodeos.ResourceEvent) error) error {
 	if !slices.Contains(a.controller.Inputs(), k) {
-		return fmt.Errorf("controller %s reads %s/%s: %w as an input", a.controller.Name(), k.Namespace, k.Type, errUndeclared)
+		return fmt.Errorf("controller %s: read %s/%s: %w as an input", a.controller.Name(), k.Namespace, k.Type, errUndeclared)
 	}
 	return a.store.Watch(ctx, k.Namespace, k.Type, f)
 }
 
-// Update changes a resource of a declared output.
+// Update is the function Update for a declared output.
 func (a *Access) Update(ctx context.Context, k Kind, name string, f func(spec any) (any, bool)) error {
 	if !slices.Contains(a.controller.Outputs(), k) {
-		return fmt.Errorf("controller %s writes %s/%s: %w as an output", a.controller.Name(), k.Namespace, k.Type, errUndeclared)
+		return fmt.Errorf("controller %s: write %s/%s: %w as an output", a.controller.Name(), k.Namespace, k.Type, errUndeclared)
 	}
 	key := nodeos.ResourceKey{Namespace: k.Namespace, Type: k.Type, Name: name}
 	return Update(ctx, a.store, key, a.controller.Name(), f)

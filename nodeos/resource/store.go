@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resource is a host's state as versioned, owned and watched
-// resources, and the controllers that derive one from another.
+// Package resource is a host's state as versioned, owned and watched resources, and
+// the controllers that derive one from another.
 //
-// It has the concepts of github.com/cosi-project/runtime in a core of its
-// own (docs/adr/0004-host-resources.md). A Store holds the resources. A Runtime runs
-// controllers that declare what they read and write, so that who depends on
-// whom is known before anything runs, and can be drawn.
+// It implements the concepts of github.com/cosi-project/runtime; docs/adr has the
+// reason. A Store holds the resources. A Runtime runs controllers that declare their
+// inputs and outputs, so that the dependency graph is known in advance.
 package resource
 
 import (
@@ -21,15 +20,15 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// MaxResources is how many resources a store takes.
+// MaxResources is the maximum number of resources in a store.
 const MaxResources = 10_000
 
-// ConflictError reports that a resource was changed by someone else meanwhile,
-// or belongs to someone else.
+// ConflictError means that a resource was changed in the meantime or has another
+// owner.
 type ConflictError struct {
-	// Key is the resource.
+	// Key is the key of the resource.
 	Key nodeos.ResourceKey
-	// Why says what was found and what was offered.
+	// Why states the stored and the given value.
 	Why string
 }
 
@@ -41,8 +40,8 @@ func (e *ConflictError) Error() string {
 // Reason is the condition reason.
 func (e *ConflictError) Reason() string { return "Conflict" }
 
-// Store holds resources in memory; it implements nodeos.Resources and is safe
-// for several goroutines.
+// Store is an in-memory store; it implements nodeos.Resources and is safe for
+// concurrent use.
 type Store struct {
 	mu      sync.Mutex
 	all     map[nodeos.ResourceKey]entry
@@ -52,8 +51,8 @@ type Store struct {
 
 var _ nodeos.Resources = (*Store)(nil)
 
-// entry is a resource with the number of the change that made it: a resource
-// that was removed and made again has an old version and a new number.
+// entry is a resource with the number of its last change: a recreated resource has
+// an old version but a new number.
 type entry struct {
 	nodeos.Resource
 	change uint64
@@ -101,18 +100,18 @@ func (s *Store) list(namespace, kind string) []entry {
 // Put implements nodeos.Resources.
 func (s *Store) Put(_ context.Context, r nodeos.Resource) (nodeos.Resource, error) {
 	if r.Namespace == "" || r.Type == "" || r.Name == "" {
-		return r, fmt.Errorf("resource %q/%q/%q lacks a namespace, a type or a name", r.Namespace, r.Type, r.Name)
+		return r, fmt.Errorf("resource %q/%q/%q: namespace, type and name are required", r.Namespace, r.Type, r.Name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, exists := s.all[r.ResourceKey]
 	switch {
 	case r.Version != old.Version:
-		return old.Resource, &ConflictError{Key: r.ResourceKey, Why: fmt.Sprintf("its version is %d, the change is to version %d", old.Version, r.Version)}
+		return old.Resource, &ConflictError{Key: r.ResourceKey, Why: fmt.Sprintf("version is %d, the change is based on version %d", old.Version, r.Version)}
 	case exists && old.Owner != r.Owner:
-		return old.Resource, &ConflictError{Key: r.ResourceKey, Why: fmt.Sprintf("it belongs to %q, not to %q", old.Owner, r.Owner)}
+		return old.Resource, &ConflictError{Key: r.ResourceKey, Why: fmt.Sprintf("owner is %q, not %q", old.Owner, r.Owner)}
 	case !exists && len(s.all) >= MaxResources:
-		return r, fmt.Errorf("there are %d resources, at most %d are taken", len(s.all), MaxResources)
+		return r, fmt.Errorf("put resource: %d resources are stored, at most %d are allowed", len(s.all), MaxResources)
 	}
 	r.Version++
 	s.changes++
@@ -130,28 +129,28 @@ func (s *Store) Delete(_ context.Context, key nodeos.ResourceKey, owner string) 
 	case !ok:
 		return nil
 	case old.Owner != owner:
-		return &ConflictError{Key: key, Why: fmt.Sprintf("it belongs to %q, not to %q", old.Owner, owner)}
+		return &ConflictError{Key: key, Why: fmt.Sprintf("owner is %q, not %q", old.Owner, owner)}
 	}
 	delete(s.all, key)
 	s.wake()
 	return nil
 }
 
-// wake tells those who watch; the lock is held.
+// wake notifies the watchers; the lock is held.
 func (s *Store) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// snapshot lists resources and what tells of the next change of any.
+// snapshot returns the resources and a channel that is closed at the next change.
 func (s *Store) snapshot(namespace, kind string) ([]entry, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.list(namespace, kind), s.changed
 }
 
-// Watch implements nodeos.Resources. A slow watcher sees the last version of
-// a resource, not each one: there is no queue that could overflow.
+// Watch implements nodeos.Resources. A slow watcher receives only the last version
+// of a resource, so that no queue can overflow.
 func (s *Store) Watch(ctx context.Context, namespace, kind string, f func(nodeos.ResourceEvent) error) error {
 	seen := map[nodeos.ResourceKey]entry{}
 	synced := false
@@ -176,8 +175,8 @@ func (s *Store) Watch(ctx context.Context, namespace, kind string, f func(nodeos
 	}
 }
 
-// difference returns what changed since seen, and brings seen up to date. A
-// resource that was removed and made again was changed.
+// difference returns the changes since seen and updates seen. A recreated resource
+// is a change.
 func difference(seen map[nodeos.ResourceKey]entry, now []entry) []nodeos.ResourceEvent {
 	var out []nodeos.ResourceEvent
 	there := make(map[nodeos.ResourceKey]bool, len(now))
@@ -197,9 +196,8 @@ func difference(seen map[nodeos.ResourceKey]entry, now []entry) []nodeos.Resourc
 	return out
 }
 
-// Update changes a resource, or creates it, however often others change it
-// meanwhile: f gets the current spec (nil without one) and returns the next,
-// and whether it differs.
+// Update changes or creates a resource and retries after conflicts: f is called with
+// the current spec (nil without one) and returns the next one and whether it differs.
 func Update(ctx context.Context, s nodeos.Resources, key nodeos.ResourceKey, owner string, f func(spec any) (any, bool)) error {
 	for range 100 {
 		old, err := s.Get(ctx, key)
@@ -216,5 +214,5 @@ func Update(ctx context.Context, s nodeos.Resources, key nodeos.ResourceKey, own
 			return err
 		}
 	}
-	return &ConflictError{Key: key, Why: "it changes all the time"}
+	return &ConflictError{Key: key, Why: "too many concurrent changes"}
 }

@@ -52,7 +52,7 @@ func Admit(s State, o Order, p Policy, now time.Time) (State, []Action, nodeos.T
 		}
 		return t.s, nil, nodeos.Ticket{OperationID: known.ID, RequestHash: hash, Known: true, State: known.State}, nil
 	}
-	if err := mayStart(s, o, p, now); err != nil {
+	if err := checkStart(s, o, p, now); err != nil {
 		return s, nil, nodeos.Ticket{}, err
 	}
 	op, err := newOperation(o, hash, now)
@@ -64,9 +64,9 @@ func Admit(s State, o Order, p Policy, now time.Time) (State, []Action, nodeos.T
 	return t.s, t.out, nodeos.Ticket{OperationID: op.ID, RequestHash: hash, State: t.stateOf(op.ID)}, nil
 }
 
-// mayStart returns an error if a new operation can't get the lock or if its
+// checkStart returns an error if a new operation can't get the lock or if its
 // restart would exceed the rate limit.
-func mayStart(s State, o Order, p Policy, now time.Time) error {
+func checkStart(s State, o Order, p Policy, now time.Time) error {
 	if holder := s.holder(); holder != nil {
 		allowed := o.Options.Takeover
 		if s.Next == nil {

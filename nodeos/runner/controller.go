@@ -52,7 +52,7 @@ const DefaultRestartInterval = 10 * time.Minute
 // methods are safe for concurrent use; Serve is called once.
 type Controller struct {
 	cfg     Config
-	poke    chan struct{} // holds one token: the state changed
+	wake    chan struct{} // holds one token: the state changed
 	started chan struct{} // closed after the first inspection
 	ended   chan struct{} // closed when Serve ended
 
@@ -83,7 +83,7 @@ func New(cfg Config) (*Controller, error) {
 	}
 	return &Controller{
 		cfg: cfg, state: cfg.Journal.State(),
-		poke: make(chan struct{}, 1), started: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
+		wake: make(chan struct{}, 1), started: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
 	}, nil
 }
 
@@ -109,7 +109,7 @@ func (c *Controller) Run(ctx context.Context, seq nodeos.Sequence, data nodeos.R
 	ticket, err := c.run(ctx, order)
 	if err != nil && data != nil {
 		c.cfg.Runtime.Events().Publish(data.Header().OperationID, nodeos.EventSequenceRefused{
-			Sequence: seq, Reason: nodeos.ReasonOf(err, "Refused"), Error: clip(err.Error()),
+			Sequence: seq, Reason: nodeos.ReasonOf(err, "Refused"), Error: truncate(err.Error()),
 		})
 	}
 	return ticket, err
@@ -284,7 +284,7 @@ func (c *Controller) apply(f func(State) (State, []Action, error)) error {
 		close(c.changed)
 		c.changed = make(chan struct{})
 		select {
-		case c.poke <- struct{}{}:
+		case c.wake <- struct{}{}:
 		default:
 		}
 	}

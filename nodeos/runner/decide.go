@@ -39,14 +39,14 @@ func (t *step) decideCommit(d nodeos.Decision) error {
 	op := t.s.Op
 	switch {
 	case t.s.Trial == nil || t.s.Trial.OperationID != d.OperationID:
-		return t.settledAs(d, nodeos.OperationSucceeded)
+		return t.alreadyDecided(d, nodeos.OperationSucceeded)
 	case op == nil && t.onTrial():
-		t.takeCommit()
+		t.startCommit()
 		return nil
-	case op != nil && op.Back:
+	case op != nil && op.RollingBack:
 		return nodeos.Refuse("RollingBack", "operation %s is rolling back: %s", op.ID, op.Message)
 	case t.ofTrial(op) && op.State == nodeos.OperationOnTrial:
-		t.takeCommit()
+		t.startCommit()
 		return nil
 	case t.ofTrial(op) && op.phase().Effect == nodeos.EffectCommit:
 		return nil
@@ -66,8 +66,8 @@ func (t *step) decideRollback(d nodeos.Decision) error {
 		if t.cancelEarly(d, message) {
 			return nil
 		}
-		return t.settledAs(d, nodeos.OperationRolledBack)
-	case op != nil && (op.Back || op.Stop != nil && !op.Stop.Takeover):
+		return t.alreadyDecided(d, nodeos.OperationRolledBack)
+	case op != nil && (op.RollingBack || op.Stop != nil && !op.Stop.Takeover):
 		return nil
 	case t.ofTrial(op) && op.phase().Effect == nodeos.EffectCommit && op.State == nodeos.OperationRunning:
 		return nodeos.Refuse("Committing", "operation %s is being committed; roll back with a separate operation", op.ID)
@@ -76,7 +76,7 @@ func (t *step) decideRollback(d nodeos.Decision) error {
 	case op != nil && op.State == nodeos.OperationRebooting:
 		return nodeos.Refuse("Rebooting", "operation %s is rebooting; retry after the host has rebooted", op.ID)
 	default:
-		t.takeRollback("RolledBackByOrder", message)
+		t.startRollback("RolledBackByOrder", message)
 		return nil
 	}
 }
@@ -84,7 +84,7 @@ func (t *step) decideRollback(d nodeos.Decision) error {
 // cancelEarly stops an operation that hasn't armed a trial.
 func (t *step) cancelEarly(d nodeos.Decision, message string) bool {
 	op := t.s.Op
-	if op == nil || op.ID != d.OperationID || op.Back || op.State == nodeos.OperationRebooting {
+	if op == nil || op.ID != d.OperationID || op.RollingBack || op.State == nodeos.OperationRebooting {
 		return false
 	}
 	if op.Stop == nil && op.State != nodeos.OperationUndoing {
@@ -93,8 +93,8 @@ func (t *step) cancelEarly(d nodeos.Decision, message string) bool {
 	return true
 }
 
-// settledAs accepts a verdict that already applies.
-func (t *step) settledAs(d nodeos.Decision, want nodeos.OperationState) error {
+// alreadyDecided accepts a verdict that already applies.
+func (t *step) alreadyDecided(d nodeos.Decision, want nodeos.OperationState) error {
 	st, ok := t.s.Status(d.OperationID)
 	switch {
 	case !ok:
@@ -127,7 +127,7 @@ func (t *step) decidePaused(d nodeos.Decision) error {
 		message = fmt.Sprintf("%s; aborted: %s", message, d.Why)
 	}
 	switch {
-	case !op.Back:
+	case !op.RollingBack:
 		t.abort(op.Reason, message)
 	case t.s.Trial != nil && t.s.Running.Digest == t.s.Trial.Image.Ref.Digest:
 		// The rollback restored nothing: the trial stays open without a deadline.

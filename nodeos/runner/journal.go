@@ -26,10 +26,10 @@ import (
 const (
 	journalMagic   = "LOCKSTEPJOURNAL\n"
 	journalVersion = 1
-	// journalOldest and journalNewest are the supported versions, up to the next
+	// journalMinVersion and journalMaxVersion are the supported versions, up to the next
 	// one, whose states may have unknown fields.
-	journalOldest = 1
-	journalNewest = journalVersion + 1
+	journalMinVersion = 1
+	journalMaxVersion = journalVersion + 1
 
 	headerSize  = len(journalMagic) + 4
 	frameSize   = 8
@@ -140,8 +140,8 @@ func ReadJournal(data []byte) (Contents, error) {
 	if string(data[:len(journalMagic)]) != journalMagic {
 		return c, fmt.Errorf("%w: no magic %q at the start", ErrJournal, journalMagic)
 	}
-	if v := binary.BigEndian.Uint32(data[len(journalMagic):]); v < journalOldest || v > journalNewest {
-		return c, fmt.Errorf("%w: version is %d, want %d to %d", ErrJournal, v, journalOldest, journalNewest)
+	if v := binary.BigEndian.Uint32(data[len(journalMagic):]); v < journalMinVersion || v > journalMaxVersion {
+		return c, fmt.Errorf("%w: version is %d, want %d to %d", ErrJournal, v, journalMinVersion, journalMaxVersion)
 	}
 	for rest := data[headerSize:]; len(rest) > 0; {
 		size, ok := c.record(rest)

@@ -38,11 +38,11 @@ type phaseRun struct {
 	call      nodeos.TaskCall
 }
 
-// together runs tasks concurrently and returns when all have ended: nil, the
+// runConcurrently runs tasks concurrently and returns when all have ended: nil, the
 // first error, or a RebootError when a task took the machine down. The first
 // error cancels the other tasks.
-func (r phaseRun) together(ctx context.Context, tasks []nodeos.Task) error {
-	ctx, cancel := r.bounded(ctx)
+func (r phaseRun) runConcurrently(ctx context.Context, tasks []nodeos.Task) error {
+	ctx, cancel := r.withTimeout(ctx)
 	defer cancel()
 	var (
 		wg    sync.WaitGroup
@@ -51,7 +51,7 @@ func (r phaseRun) together(ctx context.Context, tasks []nodeos.Task) error {
 	)
 	for i, task := range tasks {
 		wg.Go(func() {
-			err := r.task(ctx, task, i+1, len(tasks))
+			err := r.runTask(ctx, task, i+1, len(tasks))
 			if err == nil {
 				return
 			}
@@ -67,29 +67,29 @@ func (r phaseRun) together(ctx context.Context, tasks []nodeos.Task) error {
 	return first
 }
 
-// inOrder runs all tasks one after another and returns the first error.
-func (r phaseRun) inOrder(ctx context.Context, tasks []nodeos.Task) error {
-	ctx, cancel := r.bounded(ctx)
+// runInOrder runs all tasks one after another and returns the first error.
+func (r phaseRun) runInOrder(ctx context.Context, tasks []nodeos.Task) error {
+	ctx, cancel := r.withTimeout(ctx)
 	defer cancel()
 	var first error
 	for i, task := range tasks {
-		if err := r.task(ctx, task, i+1, len(tasks)); err != nil && first == nil {
+		if err := r.runTask(ctx, task, i+1, len(tasks)); err != nil && first == nil {
 			first = err
 		}
 	}
 	return first
 }
 
-// bounded returns ctx with the phase's timeout.
-func (r phaseRun) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+// withTimeout returns ctx with the phase's timeout.
+func (r phaseRun) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if r.timeout <= 0 {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("phase %s took longer than %s", r.phase, r.timeout))
 }
 
-// task runs one task, publishes its events, and converts a panic to an error.
-func (r phaseRun) task(ctx context.Context, task nodeos.Task, index, count int) error {
+// runTask runs one task, publishes its events, and converts a panic to an error.
+func (r phaseRun) runTask(ctx context.Context, task nodeos.Task, index, count int) error {
 	run, name, err := r.registry.setup(r.sequence, task, r.call)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (r phaseRun) task(ctx context.Context, task nodeos.Task, index, count int) 
 	log := r.log.With(zap.String("task", name))
 	log.Info("task starts")
 	begin := r.now()
-	err = contained(func() error { return run(ctx, log, r.runtime) })
+	err = recovered(func() error { return run(ctx, log, r.runtime) })
 	if cause := context.Cause(ctx); err != nil && errors.Is(err, context.DeadlineExceeded) && cause != nil {
 		err = fmt.Errorf("%w (%w)", err, cause)
 	}
@@ -114,15 +114,15 @@ func (r phaseRun) task(ctx context.Context, task nodeos.Task, index, count int) 
 		log.Info("task is done", zap.Duration("took", event.Duration))
 	default:
 		err = fmt.Errorf("task %s: %w", name, err)
-		event.Error = clip(err.Error())
+		event.Error = truncate(err.Error())
 		log.Warn("task failed", zap.Duration("took", event.Duration), zap.String("error", event.Error))
 	}
 	r.runtime.Events().Publish(r.operation, event)
 	return err
 }
 
-// contained calls f and returns its error, or its panic as an error.
-func contained(f func() error) (err error) {
+// recovered calls f and returns its error, or its panic as an error.
+func recovered(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("%w: %v\n%s", errPanic, v, debug.Stack())

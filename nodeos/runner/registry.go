@@ -53,7 +53,7 @@ func failureOf(err error) *Failure {
 	if err == nil {
 		return nil
 	}
-	f := &Failure{Reason: nodeos.ReasonOf(err, "TaskFailed"), Message: clip(err.Error())}
+	f := &Failure{Reason: nodeos.ReasonOf(err, "TaskFailed"), Message: truncate(err.Error())}
 	f.Permanent = isRefusal(err)
 	return f
 }
@@ -61,7 +61,7 @@ func failureOf(err error) *Failure {
 // maxMessage is the maximum length of a journaled error message, in bytes.
 const maxMessage = 2048
 
-func clip(s string) string {
+func truncate(s string) string {
 	s = strings.ToValidUTF8(s, "")
 	if len(s) <= maxMessage {
 		return s

@@ -24,7 +24,7 @@ func (t *step) started(inv nodeos.Inventory) {
 	t.s.Starts++
 	t.s.Running = inv.Booted
 	if len(t.s.Committed) == 0 && inv.Booted.Confirmed && inv.Booted.Digest != "" {
-		t.keep(inv.Booted.Digest, inv.Booted.Product, inv.Booted.Version)
+		t.recordCommitted(inv.Booted.Digest, inv.Booted.Product, inv.Booted.Version)
 	}
 	t.rebase()
 	t.settle(inv)
@@ -51,7 +51,7 @@ func (t *step) settle(inv nodeos.Inventory) {
 		return
 	}
 	if inv.Booted.Digest != tr.Image.Ref.Digest {
-		t.settleElsewhere(inv)
+		t.settleOtherOS(inv)
 		return
 	}
 	switch {
@@ -72,13 +72,13 @@ func (t *step) settle(inv nodeos.Inventory) {
 // takesDown reports whether the operation is in the phase that restarts the machine.
 func (o *Operation) takesDown() bool { return o != nil && o.Index == o.bootIndex() }
 
-// settleElsewhere handles a running OS other than the one on trial.
-func (t *step) settleElsewhere(inv nodeos.Inventory) {
+// settleOtherOS handles a running OS other than the one on trial.
+func (t *step) settleOtherOS(inv nodeos.Inventory) {
 	tr, op := t.s.Trial, t.s.Op
 	if inv.BootID == tr.FromBootID {
 		return // not activated yet
 	}
-	if op != nil && op.Back {
+	if op != nil && op.RollingBack {
 		return // expected: the rollback ends the trial
 	}
 	slot, known := inv.SlotOf(tr.Image.Ref.Digest)
@@ -102,18 +102,18 @@ func (t *step) resume(booted bool) {
 	if op == nil || op.Stop != nil && op.State != nodeos.OperationRebooting {
 		return
 	}
-	if ours := t.onTrial() && t.ofTrial(op); ours && t.s.Trial.Boots > maxTrialBoots && !op.Back {
-		t.goBack("TooManyBoots", fmt.Sprintf("the OS on trial booted %d times", t.s.Trial.Boots))
+	if ours := t.onTrial() && t.ofTrial(op); ours && t.s.Trial.Boots > maxTrialBoots && !op.RollingBack {
+		t.rollBack("TooManyBoots", fmt.Sprintf("the OS on trial booted %d times", t.s.Trial.Boots))
 		return
-	} else if ours && op.Back && op.bootIndex() < 0 {
-		t.goBack(op.Reason, op.Message) // the OS booted during the disarm phase
+	} else if ours && op.RollingBack && op.bootIndex() < 0 {
+		t.rollBack(op.Reason, op.Message) // the OS booted during the disarm phase
 		return
 	}
 	switch op.State {
 	case nodeos.OperationPaused, nodeos.OperationWaiting:
 	case nodeos.OperationUndoing:
 		if t.onTrial() && t.ofTrial(op) { // the OS booted during the compensations
-			t.goBack(op.Reason, op.Message)
+			t.rollBack(op.Reason, op.Message)
 		}
 	case nodeos.OperationOnTrial:
 		t.resumeTrial(booted)
@@ -126,7 +126,7 @@ func (t *step) resume(booted bool) {
 func (t *step) resumeTrial(booted bool) {
 	switch {
 	case t.s.Trial == nil: // committed; the agent crashed before it was journaled
-		t.finishWell()
+		t.succeed()
 	case booted:
 		t.enter(t.s.Op.bootIndex() + 1)
 	}
@@ -144,7 +144,7 @@ func (t *step) resumeRunning(booted bool) {
 		t.arrive(boot + 1)
 	case op.phase().Effect == nodeos.EffectCommit && t.s.Trial == nil:
 		t.enter(op.Index + 1)
-	case op.Restarts > maxRestarts && !op.Back: // a rollback is never aborted
+	case op.Restarts > maxRestarts && !op.RollingBack: // a rollback is never aborted
 		op.Stop = nil
 		t.abort("TooManyRestarts", fmt.Sprintf("phase %s was interrupted %d times", op.Phase, op.Restarts))
 	case booted && op.Index > boot && boot >= 0:
@@ -177,7 +177,7 @@ func (t *step) arrived() bool {
 	switch {
 	case op.Sequence == nodeos.SequenceReset:
 		return false
-	case op.Back:
+	case op.RollingBack:
 		return t.s.Trial == nil || t.s.Running.Digest != t.s.Trial.Image.Ref.Digest
 	case t.ofTrial(op):
 		return t.onTrial()

@@ -272,7 +272,7 @@ func (sc *scenario) print(acts []Action) string {
 		if len(op.Plan) > 0 {
 			fmt.Fprintf(&b, " %d/%d %s try=%d", op.Index+1, len(op.Plan), op.Phase, op.Try)
 		}
-		if op.Back {
+		if op.RollingBack {
 			b.WriteString(" rolling-back")
 		}
 		if op.Stop != nil {

@@ -45,7 +45,7 @@ func (c *Controller) Serve(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		running = c.agree(ctx, running)
+		running = c.reconcile(ctx, running)
 		if cmd := c.exiting(); cmd != nil {
 			return nodeos.RebootError{Cmd: *cmd}
 		}
@@ -120,9 +120,9 @@ func (c *Controller) snapshot() (State, Activity) {
 	return c.state, ActivityOf(c.state, c.cfg.Now())
 }
 
-// agree starts or cancels the job according to the required activity; wait
+// reconcile starts or cancels the job according to the required activity; wait
 // receives the result of a canceled job.
-func (c *Controller) agree(ctx context.Context, running *job) *job {
+func (c *Controller) reconcile(ctx context.Context, running *job) *job {
 	state, want := c.snapshot()
 	switch {
 	case running != nil && running.activity == want:
@@ -143,7 +143,7 @@ func (c *Controller) agree(ctx context.Context, running *job) *job {
 func (c *Controller) wait(ctx context.Context, running *job) *job {
 	state, want := c.snapshot()
 	if running == nil && want.Kind != Idle {
-		return nil // agree starts it
+		return nil // reconcile starts it
 	}
 	var due <-chan time.Time
 	if at, ok := Wake(state, c.cfg.Now()); ok {
@@ -157,7 +157,7 @@ func (c *Controller) wait(ctx context.Context, running *job) *job {
 	}
 	select {
 	case <-ctx.Done():
-	case <-c.poke:
+	case <-c.wake:
 	case <-due:
 		c.report(ctx, Ticked{})
 	case e := <-result:
@@ -214,7 +214,7 @@ func (c *Controller) runPhase(ctx context.Context, s State, op *Operation) Event
 	run, err := c.runOf(s, op, begin)
 	if err == nil {
 		run.timeout = p.Timeout
-		err = run.together(ctx, p.Tasks)
+		err = run.runConcurrently(ctx, p.Tasks)
 	}
 	end.Took = c.cfg.Now().Sub(begin)
 	if down, ok := errors.AsType[nodeos.RebootError](err); ok {
@@ -233,7 +233,7 @@ func (c *Controller) runUndo(ctx context.Context, s State, op *Operation) Event 
 	run, err := c.runOf(s, op, c.cfg.Now())
 	if err == nil {
 		run.phase, run.timeout = "undo", undoTimeout
-		err = run.inOrder(ctx, op.undoTasks())
+		err = run.runInOrder(ctx, op.undoTasks())
 	}
 	return UndoEnded{OperationID: op.ID, Failure: failureOf(err)}
 }

@@ -92,8 +92,8 @@ type Operation struct {
 	Index int `json:"index"`
 	// TrialID is the operation whose trial this one armed or ends, if any.
 	TrialID string `json:"trialID,omitempty"`
-	// Back means that the plan rolls back a trial.
-	Back bool `json:"back,omitempty"`
+	// RollingBack means that the plan rolls back a trial.
+	RollingBack bool `json:"back,omitempty"`
 	// Decided means that the commit is decided: after an unexpected boot the OS
 	// is verified again without a new decision.
 	Decided bool `json:"decided,omitempty"`

@@ -140,12 +140,12 @@ func (t *step) begin(resumed bool) {
 func (t *step) enter(i int) {
 	op := t.s.Op
 	if i >= len(op.Plan) {
-		t.finishWell()
+		t.succeed()
 		return
 	}
 	op.Index, op.Try, op.NotBefore, op.State = i, 1, time.Time{}, nodeos.OperationRunning
 	op.PhaseBootID = t.s.BootID
-	if !op.Back { // a rollback keeps its cause
+	if !op.RollingBack { // a rollback keeps its cause
 		op.Reason, op.Message = "", ""
 	}
 	p := op.phase()
@@ -162,9 +162,9 @@ func (t *step) enter(i int) {
 	}
 }
 
-// finishWell ends an operation whose phases are all done.
-func (t *step) finishWell() {
-	if t.s.Op.Back {
+// succeed ends an operation whose phases are all done.
+func (t *step) succeed() {
+	if t.s.Op.RollingBack {
 		t.finish(nodeos.OperationRolledBack, t.s.Op.Reason, t.s.Op.Message)
 		return
 	}
@@ -262,7 +262,7 @@ func (t *step) failed(f Failure) {
 	case nodeos.BestEffort:
 		message := fmt.Sprintf("phase %s failed and was skipped: %s", op.Phase, f.Message)
 		t.enter(op.Index + 1)
-		if !op.Back && !op.State.Done() {
+		if !op.RollingBack && !op.State.Done() {
 			op.Reason, op.Message = f.Reason, message
 		}
 	case nodeos.Pause:
@@ -291,10 +291,10 @@ func backoff(first time.Duration, try int) time.Duration {
 func (t *step) abort(reason, message string) {
 	op := t.s.Op
 	switch {
-	case op.Back: // a rollback has no rollback
+	case op.RollingBack: // a rollback has no rollback
 		op.State, op.Reason, op.Message = nodeos.OperationPaused, reason, message
 	case t.onTrial() && t.ofTrial(op):
-		t.goBack(reason, message)
+		t.rollBack(reason, message)
 	default:
 		t.undo(nodeos.OperationFailed, reason, message)
 	}
@@ -348,8 +348,8 @@ func (t *step) stopped(e Stopped) {
 	op.Stop = nil
 	switch {
 	case !stop.Takeover && t.onTrial() && t.ofTrial(op):
-		t.goBack(stop.Reason, stop.Message)
-	case op.Back, t.ofTrial(op) && t.onTrial():
+		t.rollBack(stop.Reason, stop.Message)
+	case op.RollingBack, t.ofTrial(op) && t.onTrial():
 		// The trial continues without its operation and keeps its deadline.
 		t.finish(nodeos.OperationCanceled, stop.Reason, stop.Message)
 	default:
@@ -394,8 +394,8 @@ type Activity struct {
 	Index int
 	// Try is the attempt, from 1.
 	Try int
-	// Back distinguishes the rollback plan from the original plan.
-	Back bool
+	// RollingBack distinguishes the rollback plan from the original plan.
+	RollingBack bool
 }
 
 // ActivityOf returns the activity that the state requires now.
@@ -404,7 +404,7 @@ func ActivityOf(s State, now time.Time) Activity {
 	if op == nil {
 		return Activity{}
 	}
-	a := Activity{OperationID: op.ID, Index: op.Index, Try: op.Try, Back: op.Back}
+	a := Activity{OperationID: op.ID, Index: op.Index, Try: op.Try, RollingBack: op.RollingBack}
 	switch {
 	case op.State == nodeos.OperationRebooting:
 		return Activity{}

@@ -65,13 +65,13 @@ func (t *step) committed() {
 		return
 	}
 	t.publishTrial("committed", "")
-	t.keep(tr.Image.Ref.Digest, tr.Image.Product, tr.Image.Version)
+	t.recordCommitted(tr.Image.Ref.Digest, tr.Image.Product, tr.Image.Version)
 	t.s.Running.Confirmed = true
 	t.s.Trial = nil
 }
 
-// keep records a committed OS; the high-water mark never decreases.
-func (t *step) keep(digest, product, version string) {
+// recordCommitted records a committed OS; the high-water mark never decreases.
+func (t *step) recordCommitted(digest, product, version string) {
 	if n := len(t.s.Committed); n == 0 || t.s.Committed[n-1].Digest != digest {
 		t.s.Committed = append(t.s.Committed, nodeos.Committed{Digest: digest, Product: product, Version: version, At: t.now})
 	}
@@ -120,20 +120,20 @@ func (t *step) deny(tr *nodeos.Trial, why string) {
 	}
 }
 
-// goBack starts the rollback in the open operation, or in a new operation of the
+// rollBack starts the rollback in the open operation, or in a new operation of the
 // agent if the trial has none.
-func (t *step) goBack(reason, message string) {
+func (t *step) rollBack(reason, message string) {
 	plan := nodeos.RollbackPhases()
 	if t.s.Op == nil {
-		t.own("rollback", nodeos.SequenceRollback, nodeos.RollbackRequest{}, plan)
+		t.openOwn("rollback", nodeos.SequenceRollback, nodeos.RollbackRequest{}, plan)
 	}
 	op := t.s.Op
-	op.Plan, op.Back, op.Stop, op.Reason, op.Message = plan, true, nil, reason, message
+	op.Plan, op.RollingBack, op.Stop, op.Reason, op.Message = plan, true, nil, reason, message
 	t.enter(0)
 }
 
-// own opens an operation of the agent for the trial.
-func (t *step) own(what string, seq nodeos.Sequence, r nodeos.Request, plan []nodeos.Phase) {
+// openOwn opens an operation of the agent for the trial.
+func (t *step) openOwn(what string, seq nodeos.Sequence, r nodeos.Request, plan []nodeos.Phase) {
 	id := t.s.Trial.OperationID + "/" + what
 	order := nodeos.Order{OperationID: id, Caller: agentCaller}
 	switch r.(type) {
@@ -163,7 +163,7 @@ func (s State) deadlineApplies() bool {
 		return true
 	}
 	switch {
-	case op.Back, op.Stop != nil, op.State == nodeos.OperationUndoing, op.State == nodeos.OperationRebooting:
+	case op.RollingBack, op.Stop != nil, op.State == nodeos.OperationUndoing, op.State == nodeos.OperationRebooting:
 		return false
 	case !s.ofTrial(op): // the deadline applies after it ends
 		return false
@@ -186,39 +186,39 @@ func (t *step) deadline() {
 		tr.Deadline = time.Time{}
 	case tr.OnDeadline == nodeos.DeadlineCommit && t.onTrial():
 		t.publishTrial("expired", message+"; committing")
-		t.takeCommit()
+		t.startCommit()
 	default:
 		t.publishTrial("expired", message+"; rolling back")
-		t.takeRollback("DeadlineExceeded", message)
+		t.startRollback("DeadlineExceeded", message)
 	}
 }
 
-// takeCommit enters the commit phase, which suspends the deadline.
-func (t *step) takeCommit() {
+// startCommit enters the commit phase, which suspends the deadline.
+func (t *step) startCommit() {
 	if op := t.s.Op; op != nil {
 		op.Decided = true
 		t.enter(op.Index + 1)
 		return
 	}
 	// The trial has no operation; the OS may not be verified.
-	t.own("commit", nodeos.SequenceUpgrade, nodeos.PlainRequest{}, nodeos.CommitPhases())
+	t.openOwn("commit", nodeos.SequenceUpgrade, nodeos.PlainRequest{}, nodeos.CommitPhases())
 	t.s.Op.Decided = true
 	t.enter(0)
 }
 
-// takeRollback ends the trial with a rollback or, before the boot, by undoing
+// startRollback ends the trial with a rollback or, before the boot, by undoing
 // the boot switch.
-func (t *step) takeRollback(reason, message string) {
+func (t *step) startRollback(reason, message string) {
 	op := t.s.Op
 	switch {
 	case op == nil && t.onTrial():
-		t.goBack(reason, message)
+		t.rollBack(reason, message)
 	case op == nil:
-		t.own("disarm", nodeos.SequenceRollback, nodeos.RollbackRequest{}, nodeos.DisarmPhases())
-		t.s.Op.Back, t.s.Op.Reason, t.s.Op.Message = true, reason, message
+		t.openOwn("disarm", nodeos.SequenceRollback, nodeos.RollbackRequest{}, nodeos.DisarmPhases())
+		t.s.Op.RollingBack, t.s.Op.Reason, t.s.Op.Message = true, reason, message
 		t.enter(0)
 	case op.State == nodeos.OperationOnTrial:
-		t.goBack(reason, message)
+		t.rollBack(reason, message)
 	default: // stop the running phase first
 		op.Stop = &Stop{Reason: reason, Message: message}
 	}

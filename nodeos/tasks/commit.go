@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// commit makes the running system the good one, and reads back that it is.
+// commit marks the running OS as good and verifies the result.
 func commit(host interface {
 	nodeos.Inspector
 	nodeos.BootSwitch

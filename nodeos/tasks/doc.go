@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tasks holds what the phases of a host's sequences do: one file a
-// task. All lists them explicitly; nothing registers itself.
+// Package tasks implements the tasks of a host's sequences, one per file. All lists
+// them explicitly.
 //
-// A task asks the machine through the small roles of nodeos.Host, and images
-// through ImageSource; it takes no decision that outlives it. Every task may
-// be canceled, and doing it twice is the same as once: after a crash the
-// phase that ran is run again.
+// A task uses the machine through the roles of nodeos.Host and images through
+// ImageSource. Every task can be canceled and is idempotent: after a crash the
+// interrupted phase runs again.
 package tasks
 
 import (
@@ -18,41 +17,41 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// ImageSource verifies and fetches OS images. What is fetched is what was
-// verified: Fetch takes nothing but what Verify returned.
+// ImageSource verifies and fetches OS images. Fetch accepts only results of Verify,
+// so that only verified images are fetched.
 type ImageSource interface {
-	// Verify checks the signatures of the image's digest against the host's
-	// own trust policy and returns what the bytes under the digest say. An
-	// error with a Reason is a refusal; others may be tried again.
+	// Verify checks the signatures of the image's digest against the host's trust
+	// policy and returns the image as its bytes describe it. An error with a Reason is
+	// a refusal; other errors can be retried.
 	Verify(ctx context.Context, ref nodeos.ImageRef) (Verified, error)
-	// Fetch opens the content that goes into a slot. The caller closes it and
-	// compares its digest with Image.ContentDigest.
+	// Fetch opens the content of a slot. The caller closes it and compares its digest
+	// with Image.ContentDigest.
 	Fetch(ctx context.Context, v Verified) (io.ReadCloser, error)
 }
 
-// Verified is an image that an ImageSource verified.
+// Verified is the result of ImageSource.Verify.
 type Verified struct {
-	// Image is what the image's own bytes say.
+	// Image is the image as its bytes describe it.
 	Image nodeos.Image
-	// Proof is the source's own record of the verification, which Fetch
-	// needs; no other package can make one that it takes.
+	// Proof is the source's record of the verification, required by Fetch; other
+	// packages can't create a valid one.
 	Proof any
 }
 
-// Config is what the tasks need.
+// Config configures the tasks.
 type Config struct {
 	// Host is the machine.
 	Host nodeos.Host
-	// Images is where OS images come from.
+	// Images is the source of OS images.
 	Images ImageSource
-	// Platform gives the machine configuration.
+	// Platform provides the machine configuration.
 	Platform nodeos.PlatformData
 }
 
-// All returns every task by its name in plans.
+// All returns the tasks by name.
 func All(cfg Config) (map[string]nodeos.TaskSetupFunc, error) {
 	if cfg.Host == nil || cfg.Images == nil || cfg.Platform == nil {
-		return nil, errors.New("the tasks need a host, an image source and a platform")
+		return nil, errors.New("tasks configuration: Host, Images and Platform are required")
 	}
 	return map[string]nodeos.TaskSetupFunc{
 		nodeos.TaskLoadConfig:       loadConfig(cfg.Platform),

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// forImage sets up a task that needs the upgrade request of its run.
+// forImage sets up a task that requires the image of its operation.
 func forImage(name string, run func(ctx context.Context, log *zap.Logger, r nodeos.Runtime, t target) error) nodeos.TaskSetupFunc {
 	return func(_ nodeos.Sequence, call nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) {
 		return func(ctx context.Context, log *zap.Logger, r nodeos.Runtime) error {
@@ -25,15 +25,15 @@ func forImage(name string, run func(ctx context.Context, log *zap.Logger, r node
 	}
 }
 
-// target is the image that a run is about.
+// target is the image of an operation.
 type target struct {
 	ref              nodeos.ImageRef
 	product, version string
 	call             nodeos.TaskCall
 }
 
-// targetOf is the request's image; an operation that the agent opened for a
-// trial has the trial's.
+// targetOf returns the image of the request, or of the trial for an operation that
+// the agent opened for it.
 func targetOf(call nodeos.TaskCall) (target, error) {
 	if r, ok := call.Request.(nodeos.UpgradeRequest); ok {
 		return target{ref: r.Image, product: r.Product, version: r.Version, call: call}, nil
@@ -41,24 +41,24 @@ func targetOf(call nodeos.TaskCall) (target, error) {
 	if t := call.Memory.Trial; t != nil {
 		return target{ref: t.Image.Ref, product: t.Image.Product, version: t.Image.Version, call: call}, nil
 	}
-	return target{}, fmt.Errorf("%w: operation %s names no image", nodeos.ErrInvalidSequenceData, call.OperationID)
+	return target{}, fmt.Errorf("%w: operation %s has no image", nodeos.ErrInvalidSequenceData, call.OperationID)
 }
 
-// verified asks the source and compares what the bytes say with what was
-// ordered: the request's product and version are never believed.
+// verified verifies the image and compares its product and version with the
+// request.
 func verified(ctx context.Context, images ImageSource, t target) (Verified, error) {
 	v, err := images.Verify(ctx, t.ref)
 	if err != nil {
 		return Verified{}, fmt.Errorf("verify %s: %w", t.ref, err)
 	}
 	if v.Image.Ref.Digest != t.ref.Digest {
-		return Verified{}, nodeos.Refuse("WrongDigest", "%s was verified as %s", t.ref, v.Image.Ref.Digest)
+		return Verified{}, nodeos.Refuse("WrongDigest", "verify %s: the verified digest is %s", t.ref, v.Image.Ref.Digest)
 	}
 	if t.product != "" && v.Image.Product != t.product {
-		return Verified{}, nodeos.Refuse("NameMismatch", "%s is product %q, the order says %q", t.ref, v.Image.Product, t.product)
+		return Verified{}, nodeos.Refuse("NameMismatch", "%s has product %q, the order has %q", t.ref, v.Image.Product, t.product)
 	}
 	if c, err := nodeos.CompareVersions(v.Image.Version, t.version); err != nil || c != 0 {
-		return Verified{}, nodeos.Refuse("NameMismatch", "%s is version %q, the order says %q", t.ref, v.Image.Version, t.version)
+		return Verified{}, nodeos.Refuse("NameMismatch", "%s has version %q, the order has %q", t.ref, v.Image.Version, t.version)
 	}
 	return v, nil
 }

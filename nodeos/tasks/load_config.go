@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// loadConfig makes the platform's configuration the active one, unless the
-// host has one already.
+// loadConfig activates the platform's configuration, unless the host already has a
+// configuration.
 func loadConfig(from nodeos.PlatformData) nodeos.TaskSetupFunc {
 	return func(nodeos.Sequence, nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) {
 		return func(ctx context.Context, log *zap.Logger, r nodeos.Runtime) error {
@@ -25,7 +25,7 @@ func loadConfig(from nodeos.PlatformData) nodeos.TaskSetupFunc {
 				return fmt.Errorf("get the configuration: %w", err)
 			}
 			if data == nil {
-				log.Info("the platform has no configuration")
+				log.Info("platform has no configuration")
 				return nil
 			}
 			if err := r.SetConfig(data); err != nil {

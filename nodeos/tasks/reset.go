@@ -14,21 +14,21 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// forReset sets up a task that needs the reset request of its run.
+// forReset sets up a task that requires the reset request of its operation.
 func forReset(name string, run func(ctx context.Context, log *zap.Logger, call nodeos.TaskCall, r nodeos.ResetRequest) error) nodeos.TaskSetupFunc {
 	return func(_ nodeos.Sequence, call nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) {
 		return func(ctx context.Context, log *zap.Logger, _ nodeos.Runtime) error {
 			r, ok := call.Request.(nodeos.ResetRequest)
 			if !ok {
-				return fmt.Errorf("%w: operation %s is no reset", nodeos.ErrInvalidSequenceData, call.OperationID)
+				return fmt.Errorf("%w: operation %s is not a reset", nodeos.ErrInvalidSequenceData, call.OperationID)
 			}
 			return run(ctx, log, call, r)
 		}, name
 	}
 }
 
-// precheckReset refuses an order that is for another machine, another
-// installation, another boot or another time, or that names what isn't here.
+// precheckReset refuses an order for another machine, installation, boot or time, or
+// with an unknown target.
 func precheckReset(host interface {
 	nodeos.Inspector
 	nodeos.Stager
@@ -45,22 +45,22 @@ func precheckReset(host interface {
 			{"boot id", r.BootID, inv.BootID},
 		} {
 			if f.got != f.want {
-				return nodeos.Refuse("WrongTarget", "the reset is for %s %q, this host's is %q", f.name, f.got, f.want)
+				return nodeos.Refuse("WrongTarget", "the reset is for %s %q, this host has %q", f.name, f.got, f.want)
 			}
 		}
 		if !call.Now.Before(r.NotAfter) {
 			return nodeos.Refuse("Expired", "the reset was valid until %s", r.NotAfter)
 		}
-		_, err = chosen(ctx, host, r)
+		_, err = selectTargets(ctx, host, r)
 		return err
 	})
 }
 
-// chosen returns the parts that a reset wipes.
-func chosen(ctx context.Context, host nodeos.Stager, r nodeos.ResetOptions) ([]nodeos.PartitionTarget, error) {
+// selectTargets returns the targets of a reset.
+func selectTargets(ctx context.Context, host nodeos.Stager, r nodeos.ResetOptions) ([]nodeos.PartitionTarget, error) {
 	all, err := host.Wipers(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list what can be wiped: %w", err)
+		return nil, fmt.Errorf("list the wipe targets: %w", err)
 	}
 	names := r.GetSystemDiskTargets()
 	if len(names) == 0 {
@@ -70,17 +70,17 @@ func chosen(ctx context.Context, host nodeos.Stager, r nodeos.ResetOptions) ([]n
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(t nodeos.PartitionTarget) bool { return t.String() == name })
 		if i < 0 {
-			return nil, nodeos.Refuse("UnknownTarget", "there is no %q to wipe; there are %v", name, all)
+			return nil, nodeos.Refuse("UnknownTarget", "unknown wipe target %q; want one of %v", name, all)
 		}
 		out = append(out, all[i])
 	}
 	return out, nil
 }
 
-// wipe wipes what the reset names.
+// wipe wipes the targets of the request.
 func wipe(host nodeos.Stager) nodeos.TaskSetupFunc {
 	return forReset(nodeos.TaskWipe, func(ctx context.Context, log *zap.Logger, _ nodeos.TaskCall, r nodeos.ResetRequest) error {
-		targets, err := chosen(ctx, host, r)
+		targets, err := selectTargets(ctx, host, r)
 		if err != nil {
 			return err
 		}
@@ -89,7 +89,7 @@ func wipe(host nodeos.Stager) nodeos.TaskSetupFunc {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			log.Warn("wiping", zap.String("target", t.String()))
+			log.Warn("wiping target", zap.String("target", t.String()))
 			if err := t.Format(); err != nil {
 				errs = append(errs, fmt.Errorf("wipe %s: %w", t, err))
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// restart takes the machine down. Its success is a RebootError.
+// restart takes the machine down. Success is a RebootError.
 func restart(host nodeos.Power) nodeos.TaskSetupFunc {
 	return func(_ nodeos.Sequence, call nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) {
 		return func(ctx context.Context, _ *zap.Logger, r nodeos.Runtime) error {
@@ -29,7 +29,7 @@ func restart(host nodeos.Power) nodeos.TaskSetupFunc {
 			}
 			err := host.Restart(ctx, cmd)
 			if err == nil {
-				return errors.New("the host did not say that it goes down")
+				return errors.New("restart: the host returned without going down")
 			}
 			return fmt.Errorf("%s: %w", cmd, err)
 		}, nodeos.TaskRestart

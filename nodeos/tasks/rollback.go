@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// wanted is the digest to go back to, if the run reports which: the trial's
-// predecessor, or what the request names.
-func wanted(call nodeos.TaskCall) string {
+// wantedDigest returns the digest to roll back to: of the OS before the trial, of the
+// request, or "".
+func wantedDigest(call nodeos.TaskCall) string {
 	if t := call.Memory.Trial; t != nil {
 		return t.From.Digest
 	}
@@ -24,7 +24,7 @@ func wanted(call nodeos.TaskCall) string {
 	return ""
 }
 
-// precheckRollback refuses when there is nothing to go back to.
+// precheckRollback refuses a rollback without a previous OS.
 func precheckRollback(host nodeos.Inspector) nodeos.TaskSetupFunc {
 	return func(_ nodeos.Sequence, call nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) {
 		return func(ctx context.Context, _ *zap.Logger, _ nodeos.Runtime) error {
@@ -34,17 +34,17 @@ func precheckRollback(host nodeos.Inspector) nodeos.TaskSetupFunc {
 			}
 			previous, ok := inv.Previous()
 			if !ok {
-				return nodeos.Refuse("NoPrevious", "no slot besides %s holds a good system", inv.Booted.Slot)
+				return nodeos.Refuse("NoPrevious", "no slot except %s has a good OS", inv.Booted.Slot)
 			}
-			if want := wanted(call); want != "" && previous.Image.Ref.Digest != want {
-				return nodeos.Refuse("NoPrevious", "slot %s holds %s, want %s", previous.Name, previous.Image.Ref.Digest, want)
+			if want := wantedDigest(call); want != "" && previous.Image.Ref.Digest != want {
+				return nodeos.Refuse("NoPrevious", "slot %s has %s, want %s", previous.Name, previous.Image.Ref.Digest, want)
 			}
 			return nil
 		}, nodeos.TaskPrecheckRollback
 	}
 }
 
-// restore makes the previous system the next one to boot.
+// restore selects the previous OS for the next boot.
 func restore(host nodeos.BootSwitch) nodeos.TaskSetupFunc {
 	return func(nodeos.Sequence, nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) {
 		return func(ctx context.Context, log *zap.Logger, _ nodeos.Runtime) error {
@@ -52,13 +52,13 @@ func restore(host nodeos.BootSwitch) nodeos.TaskSetupFunc {
 			if err != nil {
 				return fmt.Errorf("restore: %w", err)
 			}
-			log.Info("the previous system boots next", zap.String("slot", slot.Name), zap.String("version", slot.Image.Version))
+			log.Info("previous OS selected for the next boot", zap.String("slot", slot.Name), zap.String("version", slot.Image.Version))
 			return nil
 		}, nodeos.TaskRestore
 	}
 }
 
-// verifyRestored checks that the previous system runs and is healthy.
+// verifyRestored checks that the previous OS runs and is healthy.
 func verifyRestored(host nodeos.Inspector) nodeos.TaskSetupFunc {
 	return func(_ nodeos.Sequence, call nodeos.TaskCall) (nodeos.TaskExecutionFunc, string) {
 		return func(ctx context.Context, _ *zap.Logger, _ nodeos.Runtime) error {
@@ -66,12 +66,12 @@ func verifyRestored(host nodeos.Inspector) nodeos.TaskSetupFunc {
 			if err != nil {
 				return fmt.Errorf("inspect the host: %w", err)
 			}
-			want := wanted(call)
+			want := wantedDigest(call)
 			if (want != "" && inv.Booted.Digest != want) || (want == "" && inv.Booted.Digest == call.From) {
-				return nodeos.Refuse("WrongSystem", "%s %s runs after the rollback", inv.Booted.Product, inv.Booted.Version)
+				return nodeos.Refuse("WrongSystem", "%s %s is running after the rollback", inv.Booted.Product, inv.Booted.Version)
 			}
 			if err := host.Health(ctx); err != nil {
-				return fmt.Errorf("health of %s %s: %w", inv.Booted.Product, inv.Booted.Version, err)
+				return fmt.Errorf("check the health of %s %s: %w", inv.Booted.Product, inv.Booted.Version, err)
 			}
 			return nil
 		}, nodeos.TaskVerifyRestored

@@ -14,11 +14,11 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// progressStep is how many bytes pass between two progress events.
+// progressStep is the number of bytes between two progress events.
 const progressStep = 8 << 20
 
-// stageImage verifies again, then writes the inactive slot. An image that is
-// in the slot already is not fetched.
+// stageImage verifies the image again, then writes the inactive slot. It doesn't
+// fetch an image that is already in the slot.
 func stageImage(host nodeos.Stager, images ImageSource) nodeos.TaskSetupFunc {
 	return forImage(nodeos.TaskStageImage, func(ctx context.Context, log *zap.Logger, r nodeos.Runtime, t target) (err error) {
 		v, err := verified(ctx, images, t)
@@ -36,12 +36,12 @@ func stageImage(host nodeos.Stager, images ImageSource) nodeos.TaskSetupFunc {
 		if err != nil {
 			return fmt.Errorf("stage %s: %w", t.ref, err)
 		}
-		log.Info("the image is staged", zap.String("slot", slot.Name), zap.String("version", v.Image.Version))
+		log.Info("image staged", zap.String("slot", slot.Name), zap.String("version", v.Image.Version))
 		return nil
 	})
 }
 
-// lazy opens its content with the first read.
+// lazy opens its content at the first read.
 type lazy struct {
 	open     func() (io.ReadCloser, error)
 	progress func(done int64)

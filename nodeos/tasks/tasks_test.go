@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 )
 
-// source is an image source whose answers a test sets.
+// source is a fake ImageSource with fixed results.
 type source struct {
 	verified Verified
 	err      error
@@ -39,15 +39,15 @@ func (s *source) Fetch(context.Context, Verified) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(s.content)), nil
 }
 
-// nowhere is a platform without anything.
-type nowhere struct{ config []byte }
+// emptyPlatform is a platform with only an optional configuration.
+type emptyPlatform struct{ config []byte }
 
-func (n nowhere) Configuration(context.Context) ([]byte, error)   { return n.config, nil }
-func (nowhere) Hostname(context.Context) (string, error)          { return "", nil }
-func (nowhere) ExternalIPs(context.Context) ([]netip.Addr, error) { return nil, nil }
+func (n emptyPlatform) Configuration(context.Context) ([]byte, error)   { return n.config, nil }
+func (emptyPlatform) Hostname(context.Context) (string, error)          { return "", nil }
+func (emptyPlatform) ExternalIPs(context.Context) ([]netip.Addr, error) { return nil, nil }
 
-// stage is a machine, a source with version 2.0.0, and the tasks over them.
-type stage struct {
+// env is a machine, a source of version 2.0.0, and the tasks.
+type env struct {
 	t      *testing.T
 	host   *sim.Host
 	source *source
@@ -56,7 +56,7 @@ type stage struct {
 	image  nodeos.Image
 }
 
-// runtime is the part of a runtime that these tasks use.
+// runtime implements the Runtime methods that these tasks use.
 type runtime struct {
 	nodeos.Runtime
 	ring   *events.Ring
@@ -67,7 +67,7 @@ func (r runtime) Events() nodeos.EventStream { return r.ring }
 func (r runtime) Config() nodeos.Provider    { return nil }
 func (r runtime) SetConfig(data []byte) error {
 	if bytes.HasPrefix(data, []byte("bad")) {
-		return errors.New("that is no configuration")
+		return errors.New("invalid configuration")
 	}
 	*r.config = data
 	return nil
@@ -89,7 +89,7 @@ func document(t *testing.T, version string) (nodeos.Image, []byte) {
 	return image, data
 }
 
-func newStage(t *testing.T, platform nowhere) *stage {
+func newEnv(t *testing.T, platform emptyPlatform) *env {
 	t.Helper()
 	dir := t.TempDir()
 	first, content := document(t, "1.0.0")
@@ -104,11 +104,11 @@ func newStage(t *testing.T, platform nowhere) *stage {
 	must(t, err)
 	ring, err := events.New(events.Config{BootID: "b", Now: time.Now})
 	must(t, err)
-	return &stage{t: t, host: host, source: src, tasks: all, image: image, rt: runtime{ring: ring, config: new([]byte)}}
+	return &env{t: t, host: host, source: src, tasks: all, image: image, rt: runtime{ring: ring, config: new([]byte)}}
 }
 
 // run runs a task of an upgrade to version 2.0.0.
-func (s *stage) run(name string, memory nodeos.Memory) error {
+func (s *env) run(name string, memory nodeos.Memory) error {
 	s.t.Helper()
 	call := nodeos.TaskCall{
 		OperationID: "op", Memory: memory,
@@ -116,13 +116,13 @@ func (s *stage) run(name string, memory nodeos.Memory) error {
 	}
 	f, shown := s.tasks[name](nodeos.SequenceUpgrade, call)
 	if shown != name {
-		s.t.Errorf("task %s shows as %s", name, shown)
+		s.t.Errorf("task %s has display name %s", name, shown)
 	}
 	return f(s.t.Context(), zap.NewNop(), s.rt)
 }
 
 func TestEveryTaskOfEveryPlanIsRegistered(t *testing.T) {
-	s := newStage(t, nowhere{})
+	s := newEnv(t, emptyPlatform{})
 	used := map[string]bool{}
 	o := nodeos.Order{OperationID: "op", Caller: "me"}
 	for _, seq := range nodeos.Sequences() {
@@ -144,39 +144,39 @@ func TestEveryTaskOfEveryPlanIsRegistered(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(used)), slices.Sorted(maps.Keys(s.tasks))); diff != "" {
-		t.Errorf("(-used by plans +there):\n%s", diff)
+		t.Errorf("(-used by plans +registered):\n%s", diff)
 	}
 	if _, err := All(Config{}); err == nil {
-		t.Error("tasks without a host were made")
+		t.Error("tasks without a host were accepted")
 	}
 }
 
 func TestPrecheckRefusesInvalidImages(t *testing.T) {
 	for name, tc := range map[string]struct {
 		memory nodeos.Memory
-		change func(s *stage)
+		change func(s *env)
 		reason string
 	}{
-		"nothing wrong":        {reason: ""},
-		"a denied digest":      {memory: nodeos.Memory{Denied: []nodeos.Denial{{}}}, reason: "DeniedDigest"},
-		"no signature":         {change: func(s *stage) { s.source.err = nodeos.Refuse("Unsigned", "no signature") }, reason: "Unsigned"},
-		"another digest":       {change: func(s *stage) { s.source.verified.Image.Ref.Digest = "sha256:other" }, reason: "WrongDigest"},
-		"another product":      {change: func(s *stage) { s.source.verified.Image.Product = "x" }, reason: "NameMismatch"},
-		"another version":      {change: func(s *stage) { s.source.verified.Image.Version = "2.0.1" }, reason: "NameMismatch"},
-		"no version at all":    {change: func(s *stage) { s.source.verified.Image.Version = "" }, reason: "NameMismatch"},
-		"below the high water": {memory: nodeos.Memory{HighWater: map[string]string{"os": "2.0.1"}}, reason: "BelowFloor"},
-		"another product's":    {memory: nodeos.Memory{HighWater: map[string]string{"other": "9.0.0"}}, reason: ""},
-		"another one's trial":  {memory: nodeos.Memory{Trial: &nodeos.Trial{OperationID: "else"}}, reason: "Unconfirmed"},
-		"its own trial":        {memory: nodeos.Memory{Trial: &nodeos.Trial{OperationID: "op"}}, reason: ""},
-		"no room":              {change: func(s *stage) { s.source.verified.Image.Size = 1<<20 + 1 }, reason: "NoSpace"},
-		"what runs": {change: func(s *stage) {
+		"a valid image":          {reason: ""},
+		"a denied digest":        {memory: nodeos.Memory{Denied: []nodeos.Denial{{}}}, reason: "DeniedDigest"},
+		"no signature":           {change: func(s *env) { s.source.err = nodeos.Refuse("Unsigned", "no signature") }, reason: "Unsigned"},
+		"another digest":         {change: func(s *env) { s.source.verified.Image.Ref.Digest = "sha256:other" }, reason: "WrongDigest"},
+		"another product":        {change: func(s *env) { s.source.verified.Image.Product = "x" }, reason: "NameMismatch"},
+		"another version":        {change: func(s *env) { s.source.verified.Image.Version = "2.0.1" }, reason: "NameMismatch"},
+		"no version":             {change: func(s *env) { s.source.verified.Image.Version = "" }, reason: "NameMismatch"},
+		"below the high-water":   {memory: nodeos.Memory{HighWater: map[string]string{"os": "2.0.1"}}, reason: "BelowFloor"},
+		"another product's mark": {memory: nodeos.Memory{HighWater: map[string]string{"other": "9.0.0"}}, reason: ""},
+		"another trial":          {memory: nodeos.Memory{Trial: &nodeos.Trial{OperationID: "else"}}, reason: "Unconfirmed"},
+		"its own trial":          {memory: nodeos.Memory{Trial: &nodeos.Trial{OperationID: "op"}}, reason: ""},
+		"no room":                {change: func(s *env) { s.source.verified.Image.Size = 1<<20 + 1 }, reason: "NoSpace"},
+		"the running image": {change: func(s *env) {
 			s.image, _ = document(t, "1.0.0")
 			s.source.verified.Image = s.image
 			s.source.verified.Image.Version = "2.0.0"
 		}, reason: "AlreadyBooted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, nowhere{})
+			s := newEnv(t, emptyPlatform{})
 			if len(tc.memory.Denied) > 0 {
 				tc.memory.Denied[0].Digest = s.image.Ref.Digest
 			}
@@ -195,7 +195,7 @@ func TestPrecheckRefusesInvalidImages(t *testing.T) {
 }
 
 func TestUnsignedImageIsNeverFetched(t *testing.T) {
-	s := newStage(t, nowhere{})
+	s := newEnv(t, emptyPlatform{})
 	s.source.err = nodeos.Refuse("Unsigned", "no signature")
 	if err := s.run(nodeos.TaskStageImage, nodeos.Memory{}); nodeos.ReasonOf(err, "") != "Unsigned" || s.source.fetches != 0 {
 		t.Errorf("got %v after %d fetches", err, s.source.fetches)
@@ -203,11 +203,11 @@ func TestUnsignedImageIsNeverFetched(t *testing.T) {
 }
 
 func TestStagingFetchesTheVerifiedImageOnce(t *testing.T) {
-	s := newStage(t, nowhere{})
+	s := newEnv(t, emptyPlatform{})
 	good := s.source.content
 	s.source.content = bytes.Replace(good, []byte("2.0.0"), []byte("6.6.6"), 1)
 	if err := s.run(nodeos.TaskStageImage, nodeos.Memory{}); err == nil {
-		t.Fatal("other bytes than the verified ones were staged")
+		t.Fatal("bytes other than the verified ones were staged")
 	}
 	s.source.content = good
 	s.source.fetches = 0
@@ -220,7 +220,7 @@ func TestStagingFetchesTheVerifiedImageOnce(t *testing.T) {
 }
 
 func TestBootSwitchRequiresADeadManTimer(t *testing.T) {
-	s := newStage(t, nowhere{})
+	s := newEnv(t, emptyPlatform{})
 	must(t, s.run(nodeos.TaskStageImage, nodeos.Memory{}))
 	if err := s.run(nodeos.TaskSetNextBoot, nodeos.Memory{}); err == nil || !strings.Contains(err.Error(), "not armed") {
 		t.Errorf("got %v", err)
@@ -231,7 +231,7 @@ func TestBootSwitchRequiresADeadManTimer(t *testing.T) {
 }
 
 func TestUnexpectedOSIsNeitherVerifiedNorCommitted(t *testing.T) {
-	s := newStage(t, nowhere{})
+	s := newEnv(t, emptyPlatform{})
 	if err := s.run(nodeos.TaskVerifyBooted, nodeos.Memory{}); nodeos.ReasonOf(err, "") != "WrongSystem" {
 		t.Errorf("verify: %v", err)
 	}
@@ -241,15 +241,15 @@ func TestUnexpectedOSIsNeitherVerifiedNorCommitted(t *testing.T) {
 }
 
 func TestConfigurationIsLoadedOrRejected(t *testing.T) {
-	s := newStage(t, nowhere{config: []byte("good")})
+	s := newEnv(t, emptyPlatform{config: []byte("good")})
 	must(t, s.run(nodeos.TaskLoadConfig, nodeos.Memory{}))
 	if string(*s.rt.config) != "good" {
 		t.Errorf("the configuration is %q", *s.rt.config)
 	}
-	s = newStage(t, nowhere{config: []byte("bad")})
+	s = newEnv(t, emptyPlatform{config: []byte("bad")})
 	if err := s.run(nodeos.TaskLoadConfig, nodeos.Memory{}); err == nil {
-		t.Error("a bad configuration was loaded")
+		t.Error("an invalid configuration was loaded")
 	}
-	s = newStage(t, nowhere{})
+	s = newEnv(t, emptyPlatform{})
 	must(t, s.run(nodeos.TaskLoadConfig, nodeos.Memory{}))
 }

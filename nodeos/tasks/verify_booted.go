@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// verifyBooted checks that the wanted system runs and is healthy, then gives
-// the boot's try back.
+// verifyBooted checks that the requested OS runs and is healthy, then restores the
+// try of this boot.
 func verifyBooted(host interface {
 	nodeos.Inspector
 	nodeos.BootSwitch
@@ -25,13 +25,13 @@ func verifyBooted(host interface {
 			return fmt.Errorf("inspect the host: %w", err)
 		}
 		if inv.Booted.Digest != t.ref.Digest {
-			return nodeos.Refuse("WrongSystem", "%s runs, want %s", inv.Booted.Digest, t.ref.Digest)
+			return nodeos.Refuse("WrongSystem", "running digest is %s, want %s", inv.Booted.Digest, t.ref.Digest)
 		}
 		if err := host.Health(ctx); err != nil {
-			return fmt.Errorf("health of %s %s: %w", inv.Booted.Product, inv.Booted.Version, err)
+			return fmt.Errorf("check the health of %s %s: %w", inv.Booted.Product, inv.Booted.Version, err)
 		}
 		if err := host.KeepTry(ctx); err != nil {
-			return fmt.Errorf("give the boot's try back: %w", err)
+			return fmt.Errorf("restore the boot try: %w", err)
 		}
 		return nil
 	})

@@ -13,14 +13,12 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 )
 
-// LostToProto returns the event that says how many events a watcher missed;
-// zero reports that nobody knows.
+// LostToProto returns the event for missed events; zero means an unknown number.
 func LostToProto(count uint64) *agentpb.Event {
 	return &agentpb.Event{Payload: &agentpb.Event_Lost{Lost: &agentpb.LostEvent{Count: count}}}
 }
 
-// EventToProto returns an event for the wire; nil for a payload that has no
-// place there.
+// EventToProto converts an event; nil for a payload without a message type.
 func EventToProto(e nodeos.Event) *agentpb.Event {
 	out := &agentpb.Event{Id: e.ID.String(), Time: stamp(e.Time), OperationId: e.OperationID}
 	switch p := e.Payload.(type) {
@@ -74,8 +72,7 @@ func sequenceToProto(out *agentpb.Event, payload nodeos.Payload) {
 	}
 }
 
-// EventFromProto returns an event of the wire. Events that this version
-// doesn't know come back without a payload: something happened.
+// EventFromProto converts an event. Unknown event types have no payload.
 func EventFromProto(e *agentpb.Event) nodeos.EventInfo {
 	id, err := nodeos.ParseEventID(line(e.GetId()))
 	if err != nil {
@@ -173,7 +170,7 @@ func actionFromProto(a agentpb.Action) nodeos.EventAction {
 	}
 }
 
-// sequenceNamed returns the sequence of that name; noop for unknown ones.
+// sequenceNamed returns the sequence of that name; noop if unknown.
 func sequenceNamed(name string) nodeos.Sequence {
 	sequence, err := nodeos.ParseSequence(name)
 	if err != nil {
@@ -182,8 +179,7 @@ func sequenceNamed(name string) nodeos.Sequence {
 	return sequence
 }
 
-// commandNamed returns the reboot command of that name; restart for unknown
-// ones.
+// commandNamed returns the reboot command of that name; restart if unknown.
 func commandNamed(name string) nodeos.RebootCommand {
 	for _, command := range []nodeos.RebootCommand{nodeos.RebootPowerOff, nodeos.RebootKexec} {
 		if command.String() == name {
@@ -195,7 +191,7 @@ func commandNamed(name string) nodeos.RebootCommand {
 
 func message(s string) string { return sanitize.Clip(s, maxMessage) }
 
-// span returns a duration for the wire; nil for zero.
+// span converts a duration; nil for zero.
 func span(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 )
 
-// FactsToProto returns a host's facts for the wire.
+// FactsToProto converts a host's facts.
 func FactsToProto(f nodeos.HostFacts, about About) *agentpb.Facts {
 	out := &agentpb.Facts{
 		HostId: f.HostID, InstallationId: f.InstallationID, NodeName: f.NodeName, BootId: f.BootID,
@@ -48,12 +48,12 @@ func FactsToProto(f nodeos.HostFacts, about About) *agentpb.Facts {
 	return out
 }
 
-// FactsFromProto returns the facts that a host reported. What the wire doesn't
-// carry (sizes, content digests, a trial's caller) is zero.
+// FactsFromProto converts the facts that a host reported. Fields that the protocol
+// lacks (sizes, content digests, a trial's caller) are zero.
 func FactsFromProto(f *agentpb.Facts) (nodeos.HostFacts, About) {
 	mode, err := nodeos.ParseMode(f.GetMode())
 	if err != nil {
-		mode = nodeos.ModeContainer // the mode that allows nothing
+		mode = nodeos.ModeContainer // the mode without capabilities
 	}
 	out := nodeos.HostFacts{
 		HostID: line(f.GetHostId()), InstallationID: line(f.GetInstallationId()), NodeName: line(f.GetNodeName()), Mode: mode,
@@ -75,7 +75,7 @@ func FactsFromProto(f *agentpb.Facts) (nodeos.HostFacts, About) {
 	for _, slot := range cut(f.GetSlots(), MaxSlots) {
 		image, err := ImageFromProto(slot.GetImage())
 		if err != nil {
-			image = nodeos.Image{} // an empty slot, or one that names nothing
+			image = nodeos.Image{} // an empty slot, or invalid image
 		}
 		out.Slots = append(out.Slots, nodeos.Slot{
 			Name: line(slot.GetName()), State: nodeos.SlotState(line(slot.GetState())), Image: image,
@@ -129,7 +129,7 @@ func bootedFromProto(b *agentpb.Booted) nodeos.Booted {
 	}
 }
 
-// marks takes at most MaxMarks products, the first by name.
+// marks returns at most MaxMarks products, the first by name.
 func marks(in map[string]string) map[string]string {
 	if len(in) == 0 {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 )
 
-// golden are the bytes of facts() as version 1 of the protocol has them. They
-// are never written anew: an agent of that version continues sending them.
+// golden is facts() encoded by version 1 of the protocol. It must never be
+// regenerated: agents of that version still send it.
 func golden(t *testing.T) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "facts.v1.base64"))

@@ -1,13 +1,12 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire turns the words of a host into protobuf messages and back, so
-// that the agent and the reconciler's client can't read one field in two ways.
+// Package wire converts the types of a host to protobuf messages and back, in one
+// place for the agent and the reconciler's client.
 //
-// What comes in from the wire was written by somebody else: every text is
-// cleaned and every list is cut here, so that a lying host can't fill memory
-// or forge a line in a status. Values that decide something (digests, ids)
-// are checked where they are used, not here.
+// Input is untrusted: all strings are sanitized and all lists are truncated, so that
+// a malicious host can't exhaust memory or forge lines in a status. Digests and ids
+// are validated by their users.
 package wire
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
 )
 
-// Limits on lists that a host reports. Longer ones are cut, the newest stay.
+// Limits of lists that a host reports. Longer ones are truncated to the newest.
 const (
 	MaxSlots   = 8
 	MaxDenied  = 32
@@ -30,20 +29,19 @@ const (
 	maxMessage = 1024
 )
 
-// About is what an agent says of itself beside the facts of its host.
+// About is what an agent reports besides the facts of its host.
 type About struct {
-	// Version is the agent's own, as semantic versioning has it.
+	// Version is the agent's semantic version.
 	Version string
-	// TrustVersion and TrustDigest name the trust document in force on the
-	// host; zero where it has none.
+	// TrustVersion is the version of the active trust document; zero without one.
 	TrustVersion int64
-	// TrustDigest is the digest of that document.
+	// TrustDigest is the digest of the active trust document.
 	TrustDigest string
-	// CertificateExpires is the end of the host's certificate.
+	// CertificateExpires is the end of the host certificate's validity.
 	CertificateExpires time.Time
 }
 
-// deadlines pairs the words of both sides.
+// deadlines maps deadline actions.
 func deadlines() map[nodeos.DeadlineAction]agentpb.OnDeadline {
 	return map[nodeos.DeadlineAction]agentpb.OnDeadline{
 		"":                      agentpb.OnDeadline_ON_DEADLINE_UNSPECIFIED,
@@ -53,11 +51,11 @@ func deadlines() map[nodeos.DeadlineAction]agentpb.OnDeadline {
 	}
 }
 
-// DeadlineToProto returns the wire's word for a deadline action.
+// DeadlineToProto converts a deadline action.
 func DeadlineToProto(d nodeos.DeadlineAction) agentpb.OnDeadline { return deadlines()[d] }
 
-// DeadlineFromProto returns the deadline action of a wire's word. One that this
-// version doesn't know comes back as itself, so that a check refuses it.
+// DeadlineFromProto converts a deadline action. An unknown one is returned as is, so
+// that validation rejects it.
 func DeadlineFromProto(d agentpb.OnDeadline) nodeos.DeadlineAction {
 	for word, number := range deadlines() {
 		if number == d {
@@ -67,7 +65,7 @@ func DeadlineFromProto(d agentpb.OnDeadline) nodeos.DeadlineAction {
 	return nodeos.DeadlineAction(d.String())
 }
 
-// states pairs the states of both sides.
+// states maps operation states.
 func states() map[nodeos.OperationState]agentpb.OperationState {
 	return map[nodeos.OperationState]agentpb.OperationState{
 		"":                         agentpb.OperationState_OPERATION_STATE_UNSPECIFIED,
@@ -84,11 +82,11 @@ func states() map[nodeos.OperationState]agentpb.OperationState {
 	}
 }
 
-// StateToProto returns the wire's word for an operation's state.
+// StateToProto converts an operation's state.
 func StateToProto(s nodeos.OperationState) agentpb.OperationState { return states()[s] }
 
-// StateFromProto returns the state of a wire's word; one that this version
-// doesn't know is Running, since no decision may rest on it.
+// StateFromProto converts an operation's state; an unknown one is Running, which
+// triggers no decision.
 func StateFromProto(s agentpb.OperationState) nodeos.OperationState {
 	for word, number := range states() {
 		if number == s {
@@ -98,7 +96,7 @@ func StateFromProto(s agentpb.OperationState) nodeos.OperationState {
 	return nodeos.OperationRunning
 }
 
-// FenceToProto returns a fence for the wire; nil for none.
+// FenceToProto converts a fence; nil for none.
 func FenceToProto(f *nodeos.Fence) *agentpb.Fence {
 	if f == nil || *f == (nodeos.Fence{}) {
 		return nil
@@ -106,7 +104,7 @@ func FenceToProto(f *nodeos.Fence) *agentpb.Fence {
 	return &agentpb.Fence{ClusterUid: f.ClusterUID, Epoch: f.Epoch}
 }
 
-// FenceFromProto returns a fence of the wire; nil for none.
+// FenceFromProto converts a fence; nil for none.
 func FenceFromProto(f *agentpb.Fence) *nodeos.Fence {
 	if f == nil {
 		return nil
@@ -114,7 +112,7 @@ func FenceFromProto(f *agentpb.Fence) *nodeos.Fence {
 	return &nodeos.Fence{ClusterUID: line(f.GetClusterUid()), Epoch: f.GetEpoch()}
 }
 
-// ImageToProto returns an image for the wire; nil for none.
+// ImageToProto converts an image; nil for none.
 func ImageToProto(i nodeos.Image) *agentpb.Image {
 	if i.Ref == (nodeos.ImageRef{}) {
 		return nil
@@ -122,8 +120,8 @@ func ImageToProto(i nodeos.Image) *agentpb.Image {
 	return &agentpb.Image{Reference: i.Ref.String(), Product: i.Product, Version: i.Version}
 }
 
-// ImageFromProto returns an image of the wire. The reference must name a
-// digest; product and version are claims.
+// ImageFromProto converts an image. The reference must have a digest; product and
+// version are unverified.
 func ImageFromProto(i *agentpb.Image) (nodeos.Image, error) {
 	ref, err := nodeos.ParseImageRef(i.GetReference())
 	if err != nil {
@@ -132,7 +130,7 @@ func ImageFromProto(i *agentpb.Image) (nodeos.Image, error) {
 	return nodeos.Image{Ref: ref, Product: line(i.GetProduct()), Version: line(i.GetVersion())}, nil
 }
 
-// OperationToProto returns an operation for the wire; nil for none.
+// OperationToProto converts an operation; nil for none.
 func OperationToProto(o *nodeos.OperationStatus) *agentpb.Operation {
 	if o == nil {
 		return nil
@@ -146,8 +144,8 @@ func OperationToProto(o *nodeos.OperationStatus) *agentpb.Operation {
 	}
 }
 
-// OperationFromProto returns an operation of the wire; nil for none. A
-// sequence that this version doesn't know is noop.
+// OperationFromProto converts an operation; nil for none. An unknown sequence is
+// noop.
 func OperationFromProto(o *agentpb.Operation) *nodeos.OperationStatus {
 	if o == nil {
 		return nil
@@ -165,7 +163,7 @@ func OperationFromProto(o *agentpb.Operation) *nodeos.OperationStatus {
 	}
 }
 
-// DurationFromProto returns a duration of the wire; zero for none.
+// DurationFromProto converts a duration; zero for none.
 func DurationFromProto(d *durationpb.Duration) time.Duration {
 	if d == nil {
 		return 0
@@ -173,7 +171,7 @@ func DurationFromProto(d *durationpb.Duration) time.Duration {
 	return d.AsDuration()
 }
 
-// stamp returns a time for the wire; nil for the zero time.
+// stamp converts a time; nil for the zero time.
 func stamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
@@ -181,7 +179,7 @@ func stamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// moment returns a time of the wire, in UTC; zero for none or nonsense.
+// moment converts a time to UTC; zero for none or an invalid one.
 func moment(t *timestamppb.Timestamp) time.Time {
 	if t == nil || t.CheckValid() != nil {
 		return time.Time{}
@@ -199,8 +197,8 @@ func lines(in []string) []string {
 	return out
 }
 
-// cut keeps the last most elements.
+// cut returns the last most elements.
 func cut[T any](list []T, most int) []T { return list[max(0, len(list)-most):] }
 
-// count returns a small number for the wire; negative ones are zero.
+// count converts a small number; negative ones are zero.
 func count(n int) uint32 { return uint32(min(max(n, 0), 1<<30)) }

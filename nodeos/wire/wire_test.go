@@ -27,7 +27,7 @@ func image(c, version string) nodeos.Image {
 	}
 }
 
-// throughWire encodes and decodes as a connection would.
+// throughWire encodes and decodes a message as a connection does.
 func throughWire[M proto.Message](t *testing.T, in, out M) M {
 	t.Helper()
 	data, err := proto.Marshal(in)
@@ -119,7 +119,7 @@ func TestEveryEventRoundTrips(t *testing.T) {
 	}
 	for count, unknown := range map[uint64]bool{0: true, 3: false} {
 		if got := EventFromProto(LostToProto(count)); got.Lost != count || got.LostUnknown != unknown {
-			t.Errorf("lost %d came back as %+v", count, got)
+			t.Errorf("lost %d was decoded as %+v", count, got)
 		}
 	}
 }
@@ -128,17 +128,17 @@ func TestEveryStateAndDeadlineActionHasAWireValue(t *testing.T) {
 	for number := range agentpb.OperationState_name {
 		state := agentpb.OperationState(number)
 		if got := StateToProto(StateFromProto(state)); got != state {
-			t.Errorf("state %s came back as %s", state, got)
+			t.Errorf("state %s was decoded as %s", state, got)
 		}
 	}
 	for number := range agentpb.OnDeadline_name {
 		word := agentpb.OnDeadline(number)
 		if got := DeadlineToProto(DeadlineFromProto(word)); got != word {
-			t.Errorf("deadline %s came back as %s", word, got)
+			t.Errorf("deadline %s was decoded as %s", word, got)
 		}
 	}
 	if got := StateFromProto(99); got.Done() {
-		t.Errorf("a state of the future came back as a last one: %s", got)
+		t.Errorf("an unknown state was decoded as terminal: %s", got)
 	}
 }
 
@@ -154,10 +154,10 @@ func TestT10UntrustedHostStringsAreSanitizedAndBounded(t *testing.T) {
 		t.Errorf("host id has a line break: %q", got.HostID)
 	}
 	if len(got.Denied) != MaxDenied || len(got.Slots) != MaxSlots || len(got.HighWater) != MaxMarks {
-		t.Errorf("%d denials, %d slots, %d marks passed", len(got.Denied), len(got.Slots), len(got.HighWater))
+		t.Errorf("%d denials, %d slots, %d marks were accepted", len(got.Denied), len(got.Slots), len(got.HighWater))
 	}
 	if strings.ContainsRune(got.Denied[0].Why, 0x1b) || len(got.Denied[0].Digest) > 256 {
-		t.Errorf("denial %+v was not cleaned", got.Denied[0])
+		t.Errorf("denial %+v was not sanitized", got.Denied[0])
 	}
 }
 
@@ -176,7 +176,7 @@ func FuzzEventFromProto(f *testing.F) {
 		var reported agentpb.Facts
 		if proto.Unmarshal(data, &reported) == nil {
 			if got, _ := FactsFromProto(&reported); len(got.Denied) > MaxDenied {
-				t.Errorf("%d denials passed", len(got.Denied))
+				t.Errorf("%d denials were accepted", len(got.Denied))
 			}
 		}
 	})

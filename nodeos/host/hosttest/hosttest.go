@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosttest holds what every nodeos.Host must do, as tests that each
-// backend's own tests run.
+// Package hosttest is the conformance suite of nodeos.Host, which the tests of each
+// backend run.
 //
-// A backend gives a Machine: a way to boot it, to make images that it boots,
-// and to cut its power before any of its writes. The suite says in each
-// test's name which rule broke.
+// A backend implements Machine: it boots, creates bootable images, and loses power
+// before any write. The name of each test is the rule that it checks.
 package hosttest
 
 import (
@@ -20,66 +19,64 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Kind is how a test's image behaves.
+// Kind is the behavior of a test image.
 type Kind int
 
 // The kinds of images.
 const (
-	// Healthy boots and passes its checks.
+	// Healthy boots and passes its health checks.
 	Healthy Kind = iota
-	// Hangs never gets to its agent.
+	// Hangs never starts its agent.
 	Hangs
-	// Unhealthy boots and fails its checks.
+	// Unhealthy boots and fails its health checks.
 	Unhealthy
 )
 
-// Machine is a machine under test, with a good system of version 1.0.0
-// installed, and off.
+// Machine is a powered-off machine under test with a good OS of version 1.0.0.
 type Machine interface {
-	// Boot switches the machine off, if it's on, and on again, and returns
-	// the running system's host.
+	// Boot power-cycles the machine and returns the Host of the booted OS.
 	Boot(t *testing.T) nodeos.Host
-	// Image makes an image of a version.
+	// Image returns a new image of a version and its content.
 	Image(t *testing.T, version string, kind Kind) (nodeos.Image, []byte)
-	// CutPower lets n more writes through, then none until the next Boot, and
-	// returns how many writes were asked for since the last call; a negative
-	// n lets all through.
+	// CutPower allows n more writes, then none until the next Boot, and returns
+	// the number of attempted writes since the last call. A negative n allows
+	// all.
 	CutPower(n int) int
 }
 
-// Run runs the suite; newMachine makes a new machine for each test.
+// Run runs the suite; newMachine returns a new machine for each test.
 func Run(t *testing.T, newMachine func(*testing.T) Machine) {
 	t.Helper()
 	for _, tc := range []struct {
 		name string
 		test func(*testing.T, Machine)
 	}{
-		{"a boot has a new boot id and the same system", bootIDs},
+		{"a boot has a new boot id and the same OS", bootIDs},
 		{"staging twice is the same as once", stageTwice},
-		{"staging leaves the next boot alone", stageOnly},
-		{"a staged image is what was verified, byte by byte", stageWrongContent},
+		{"staging does not change the next boot", stageOnly},
+		{"content with another digest is not staged", stageWrongContent},
 		{"a wrong size is refused and leaves no staged image", stageWrongSize},
 		{"content that ends in an error is not staged", stageBrokenContent},
-		{"a cancelled stage is not staged", stageCanceled},
-		{"an activated image boots once it's set and is not confirmed", activate},
-		{"setting the next boot of what isn't staged is refused", activateUnknown},
+		{"a canceled stage is not staged", stageCanceled},
+		{"an activated image boots and is not confirmed", activate},
+		{"setting the next boot to an image that is not staged is refused", activateUnknown},
 		{"clearing the next boot boots the old slot", clearNext},
-		{"a hanging new slot falls back by itself", hangs},
-		{"an unhealthy new slot falls back by itself after its tries", unhealthy},
-		{"a try that was given back isn't used up", keepTry},
-		{"commit makes the new slot the default, and twice is once", commits},
+		{"a hanging new slot falls back automatically", hangs},
+		{"an unhealthy new slot falls back automatically after its tries", unhealthy},
+		{"a restored try is not used up", keepTry},
+		{"commit makes the new slot the default and is idempotent", commits},
 		{"committing another digest is refused", commitsOther},
 		{"the last good slot is not overwritten while the other is unconfirmed", protectsGood},
-		{"restore boots the good slot again and spoils the one on trial", restores},
-		{"restore after a commit goes back to the previous system", restoresCommitted},
+		{"restore boots the good slot and marks the one on trial as bad", restores},
+		{"restore after a commit boots the previous OS", restoresCommitted},
 		{"restore without a good slot is refused", restoresNothing},
 		{"stopped services are unhealthy until they are started", services},
-		{"a restart says that the machine goes down", restarts},
-		{"wiping spares what runs", wipes},
-		{"power loss at any write of a stage leaves the old system", cutStage},
+		{"a restart returns a RebootError", restarts},
+		{"wiping does not affect the running OS", wipes},
+		{"power loss at any write of a stage leaves the old OS", cutStage},
 		{"power loss at any write of an activation leaves one bootable slot", cutActivate},
-		{"power loss at any write of a commit leaves one of the two systems", cutCommit},
-		{"power loss at any write of a restore leaves one of the two systems", cutRestore},
+		{"power loss at any write of a commit leaves one of the two OSes", cutCommit},
+		{"power loss at any write of a restore leaves one of the two OSes", cutRestore},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.test(t, newMachine(t)) })
 	}
@@ -126,7 +123,7 @@ func must(t *testing.T, err error) {
 func wantVersion(t *testing.T, h nodeos.Host, version string, confirmed bool) {
 	t.Helper()
 	if b := inspect(t, h).Booted; b.Version != version || b.Confirmed != confirmed {
-		t.Fatalf("%s runs, confirmed %v; want %s, %v", b.Version, b.Confirmed, version, confirmed)
+		t.Fatalf("running %s, confirmed %v; want %s, %v", b.Version, b.Confirmed, version, confirmed)
 	}
 }
 
@@ -134,10 +131,10 @@ func bootIDs(t *testing.T, m Machine) {
 	a := inspect(t, m.Boot(t))
 	b := inspect(t, m.Boot(t))
 	if a.BootID == b.BootID {
-		t.Errorf("two boots have the id %s", a.BootID)
+		t.Errorf("two boots have boot id %s", a.BootID)
 	}
 	if a.Booted != b.Booted || !a.Booted.Confirmed {
-		t.Errorf("first %+v ran, then %+v", a.Booted, b.Booted)
+		t.Errorf("first boot: %+v, second boot: %+v", a.Booted, b.Booted)
 	}
 }
 
@@ -167,7 +164,7 @@ func stageTwice(t *testing.T, m Machine) {
 		t.Errorf("the content of a staged image was read %d times", again.reads)
 	}
 	if got, ok := inspect(t, h).Staged(); !ok || got != second {
-		t.Errorf("the inventory says %+v", got)
+		t.Errorf("inventory: %+v", got)
 	}
 }
 
@@ -180,14 +177,14 @@ func stageOnly(t *testing.T, m Machine) {
 	}
 }
 
-// notStaged checks that a refused image is nowhere and the old system boots.
+// notStaged checks that a refused image is in no slot and that the old OS boots.
 func notStaged(t *testing.T, m Machine, h nodeos.Host, image nodeos.Image) {
 	t.Helper()
 	if s, ok := inspect(t, h).Staged(); ok {
 		t.Errorf("%s is staged", s.Image.Version)
 	}
 	if err := h.SetNextBoot(t.Context(), image.Ref.Digest); err == nil {
-		t.Error("what isn't staged was activated")
+		t.Error("an image that is not staged was activated")
 	}
 	wantVersion(t, m.Boot(t), "1.0.0", true)
 }
@@ -197,7 +194,7 @@ func stageWrongContent(t *testing.T, m Machine) {
 	image, content := m.Image(t, "2.0.0", Healthy)
 	content[len(content)/2] ^= 1
 	if _, err := h.Stage(t.Context(), image, bytes.NewReader(content)); err == nil {
-		t.Error("content of another digest was staged")
+		t.Error("content with another digest was staged")
 	}
 	notStaged(t, m, h, image)
 }
@@ -248,10 +245,10 @@ func activate(t *testing.T, m Machine) {
 	wantVersion(t, h, "1.0.0", true)
 	h = m.Boot(t)
 	wantVersion(t, h, "2.0.0", false)
-	must(t, h.SetNextBoot(t.Context(), image.Ref.Digest)) // it runs already
+	must(t, h.SetNextBoot(t.Context(), image.Ref.Digest)) // it's already running
 	must(t, h.Health(t.Context()))
 	if p, ok := inspect(t, h).Previous(); !ok || p.Image.Version != "1.0.0" {
-		t.Errorf("the previous system is %+v", p)
+		t.Errorf("previous slot: %+v", p)
 	}
 }
 
@@ -259,7 +256,7 @@ func activateUnknown(t *testing.T, m Machine) {
 	h := m.Boot(t)
 	image, _ := m.Image(t, "2.0.0", Healthy)
 	if err := h.SetNextBoot(t.Context(), image.Ref.Digest); err == nil {
-		t.Error("what isn't staged was activated")
+		t.Error("an image that is not staged was activated")
 	}
 	wantVersion(t, m.Boot(t), "1.0.0", true)
 }
@@ -280,7 +277,7 @@ func hangs(t *testing.T, m Machine) {
 	h, image := activated(t, m, Hangs)
 	wantVersion(t, h, "1.0.0", true)
 	if s, ok := inspect(t, h).SlotOf(image.Ref.Digest); !ok || s.State != nodeos.SlotBad {
-		t.Errorf("the slot that hung is %+v, want bad", s)
+		t.Errorf("the hanging slot is %+v, want bad", s)
 	}
 }
 
@@ -293,11 +290,11 @@ func unhealthy(t *testing.T, m Machine) {
 			return
 		}
 		if err := h.Health(t.Context()); err == nil {
-			t.Fatal("an unhealthy system says that it's healthy")
+			t.Fatal("an unhealthy OS is reported as healthy")
 		}
 		h = m.Boot(t)
 	}
-	t.Error("20 boots of an unhealthy system, and it still runs")
+	t.Error("an unhealthy OS still boots after 20 boots")
 }
 
 func keepTry(t *testing.T, m Machine) {
@@ -330,7 +327,7 @@ func commitsOther(t *testing.T, m Machine) {
 	h, _ := activated(t, m, Healthy)
 	other, _ := m.Image(t, "3.0.0", Healthy)
 	if err := h.Commit(t.Context(), other.Ref.Digest); err == nil {
-		t.Error("a digest that doesn't run was committed")
+		t.Error("a digest that is not running was committed")
 	}
 	wantVersion(t, h, "2.0.0", false)
 }
@@ -340,7 +337,7 @@ func protectsGood(t *testing.T, m Machine) {
 	image, content := m.Image(t, "3.0.0", Healthy)
 	_, err := h.Stage(t.Context(), image, bytes.NewReader(content))
 	if err == nil || nodeos.ReasonOf(err, "") != "Unconfirmed" {
-		t.Errorf("staging on an unconfirmed system: %v, want a refusal Unconfirmed", err)
+		t.Errorf("staging on an unconfirmed OS: %v, want refusal Unconfirmed", err)
 	}
 	_, err = h.Restore(t.Context())
 	must(t, err)
@@ -372,7 +369,7 @@ func restoresCommitted(t *testing.T, m Machine) {
 	h = m.Boot(t)
 	wantVersion(t, h, "1.0.0", true)
 	if s, ok := inspect(t, h).Previous(); !ok || s.Image.Version != "2.0.0" {
-		t.Errorf("what was committed is gone: %+v", s)
+		t.Errorf("the committed slot is lost: %+v", s)
 	}
 }
 
@@ -390,18 +387,18 @@ func services(t *testing.T, m Machine) {
 		must(t, h.StopServices(t.Context()))
 	}
 	if !inspect(t, h).ServicesStopped || h.Health(t.Context()) == nil {
-		t.Error("the services are stopped and nobody sees it")
+		t.Error("stopped services are not reported")
 	}
 	for range 2 {
 		must(t, h.StartServices(t.Context()))
 	}
 	if inspect(t, h).ServicesStopped {
-		t.Error("the services are started and nobody sees it")
+		t.Error("started services are not reported")
 	}
 	must(t, h.Health(t.Context()))
 	must(t, h.StopServices(t.Context()))
 	if inspect(t, m.Boot(t)).ServicesStopped {
-		t.Error("services stay stopped over a boot")
+		t.Error("services are still stopped after a boot")
 	}
 }
 
@@ -427,14 +424,13 @@ func wipes(t *testing.T, m Machine) {
 		must(t, w.Format())
 	}
 	if _, ok := inspect(t, h).Staged(); ok {
-		t.Error("a staged image outlived the wiping of all targets")
+		t.Error("a staged image exists after wiping all targets")
 	}
 	wantVersion(t, m.Boot(t), "1.0.0", true)
 }
 
-// eachCut runs act on machines prepared alike, with the power cut before its
-// first write, its second, and so on until none is cut any more; check gets
-// the machine booted again.
+// eachCut runs act with a power loss before its first write, its second, and so on
+// until all writes succeed; check runs after each power loss.
 func eachCut(t *testing.T, m Machine, act func(*testing.T) error, check func(t *testing.T, cut bool)) {
 	t.Helper()
 	for n := range 100 {
@@ -453,7 +449,7 @@ func eachCut(t *testing.T, m Machine, act func(*testing.T) error, check func(t *
 			return
 		}
 	}
-	t.Error("100 writes and no end")
+	t.Error("not done after 100 writes")
 }
 
 func cutStage(t *testing.T, m Machine) {
@@ -525,10 +521,10 @@ func cutCommit(t *testing.T, m Machine) {
 		now := fmt.Sprintf("2.0.%d", i-1)
 		b := inspect(t, m.Boot(t)).Booted
 		if b.Version != now && b.Version != last {
-			t.Errorf("%s runs, want %s or %s", b.Version, now, last)
+			t.Errorf("running %s, want %s or %s", b.Version, now, last)
 		}
 		if !cut && (b.Version != now || !b.Confirmed) {
-			t.Errorf("committed %s, and %+v runs", now, b)
+			t.Errorf("committed %s, running %+v", now, b)
 		}
 	})
 }
@@ -555,7 +551,7 @@ func cutRestore(t *testing.T, m Machine) {
 		t.Helper()
 		b := inspect(t, m.Boot(t)).Booted
 		if !cut && b.Version != "1.0.0" {
-			t.Errorf("restored, and %s runs", b.Version)
+			t.Errorf("restored, running %s", b.Version)
 		}
 	})
 }

@@ -15,46 +15,47 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// maxImage is the largest image that a machine takes.
+// maxImage is the maximum size of an image, in bytes.
+// Document is the content of an image.
 const maxImage = 256 << 20
 
 // Document is what an image of the simulated machine says.
 type Document struct {
-	// Product and Version name the system.
+	// Product is the product of the OS.
 	Product string `json:"product"`
 	// Version is a semantic version.
 	Version string `json:"version"`
-	// KubeletVersion and OSImage are what the node reports.
+	// KubeletVersion is the kubelet version that the node reports.
 	KubeletVersion string `json:"kubeletVersion,omitempty"`
-	// OSImage is the node's osImage.
+	// OSImage is the osImage that the node reports.
 	OSImage string `json:"osImage,omitempty"`
-	// Healthy is the result of the system's own checks; missing means true.
+	// Healthy is the result of the OS health checks; missing means true.
 	Healthy *bool `json:"healthy,omitempty"`
-	// BootSeconds is how long it takes to boot.
+	// BootSeconds is the boot time in seconds.
 	BootSeconds float64 `json:"bootSeconds,omitempty"`
-	// Faults are what is wrong with the image.
+	// Faults are the faults of the image.
 	Faults Faults `json:"faults,omitzero"`
-	// Padding makes an image larger.
+	// Padding increases the size of the image.
 	Padding string `json:"padding,omitempty"`
 }
 
-// Faults are what goes wrong, said by an image or by the file faults.json of
-// a machine.
+// Faults are faults to inject, from an image or from the file faults.json of a
+// machine.
 type Faults struct {
-	// HangAtBoot never gets to the agent: the watchdog resets the machine.
+	// HangAtBoot never starts the agent: the watchdog resets the machine.
 	HangAtBoot bool `json:"hangAtBoot,omitempty"`
-	// Unhealthy boots, and its checks fail.
+	// Unhealthy boots, but its health checks fail.
 	Unhealthy bool `json:"unhealthy,omitempty"`
-	// NoNetwork boots, and nobody reaches the agent.
+	// NoNetwork boots, but the agent is unreachable.
 	NoNetwork bool `json:"noNetwork,omitempty"`
-	// CorruptStage changes a byte after it was written.
+	// CorruptStage changes a byte after the write.
 	CorruptStage bool `json:"corruptStage,omitempty"`
-	// PowerLossAt names the write before which the power goes, once: see
-	// Points. Only in faults.json.
+	// PowerLossAt is the write before which power is lost, once: see Points. It's
+	// only supported in faults.json.
 	PowerLossAt string `json:"powerLossAt,omitempty"`
 }
 
-// merge adds the faults of f to those of the image.
+// merge combines the faults of the machine and the image.
 func (f Faults) merge(image Faults) Faults {
 	return Faults{
 		HangAtBoot: f.HangAtBoot || image.HangAtBoot, Unhealthy: f.Unhealthy || image.Unhealthy,
@@ -63,49 +64,49 @@ func (f Faults) merge(image Faults) Faults {
 	}
 }
 
-// ParseDocument reads an image. Trailing bytes and unknown fields are errors,
-// so that a torn image never boots.
+// ParseDocument parses an image. Trailing bytes and unknown fields are errors, so
+// that a torn image never boots.
 func ParseDocument(data []byte) (Document, error) {
 	var d Document
 	if len(data) > maxImage {
-		return d, fmt.Errorf("image has more than %d bytes", maxImage)
+		return d, fmt.Errorf("image is larger than %d bytes", maxImage)
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&d); err != nil {
-		return d, fmt.Errorf("image is no system of the simulated machine: %w", err)
+		return d, fmt.Errorf("parse the image: %w", err)
 	}
 	if dec.More() {
-		return d, errors.New("image is no system of the simulated machine: it goes on after its end")
+		return d, errors.New("parse the image: trailing data")
 	}
 	if d.Product == "" {
-		return d, errors.New("image names no product")
+		return d, errors.New("image has no product")
 	}
 	if _, err := nodeos.CompareVersions(d.Version, d.Version); err != nil {
 		return d, fmt.Errorf("image %s: %w", d.Product, err)
 	}
 	if d.BootSeconds < 0 || d.BootSeconds > 3600 {
-		return d, fmt.Errorf("image %s boots for %g seconds, want 0 to 3600", d.Product, d.BootSeconds)
+		return d, fmt.Errorf("image %s: bootSeconds is %g, want 0 to 3600", d.Product, d.BootSeconds)
 	}
 	return d, nil
 }
 
-// healthy is the result of the system's own checks.
+// healthy returns the result of the OS health checks.
 func (d Document) healthy() bool { return d.Healthy == nil || *d.Healthy }
 
-// bootTime is how long the system boots.
+// bootTime returns the boot time.
 func (d Document) bootTime() time.Duration {
 	return time.Duration(d.BootSeconds * float64(time.Second))
 }
 
-// Digest returns the digest of bytes, as nodeos writes digests.
+// Digest returns the digest of data in the format of nodeos.
 func Digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// ImageOf returns the image that content is, taken by itself: its digest is
-// the content's.
+// ImageOf returns the image of content without a manifest: its digest is the
+// content's.
 func ImageOf(repository string, content []byte) (nodeos.Image, error) {
 	d, err := ParseDocument(content)
 	if err != nil {

@@ -14,11 +14,10 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// ErrPowerLoss reports that the power went before a write: nothing after it
-// happened.
+// ErrPowerLoss means that power was lost before a write; nothing after it happened.
 var ErrPowerLoss = errors.New("power loss")
 
-// Points lists the writes before which the power can go, in the order of an
+// Points returns the writes before which power can be lost, in the order of an
 // upgrade.
 func Points() []string {
 	return []string{
@@ -33,7 +32,7 @@ type bootConfig struct {
 	Format int `json:"format"`
 	// Default is the slot that boots unless another one is tried.
 	Default string `json:"default"`
-	// BootID, Booted and Boots are of the current boot.
+	// BootID, Booted and Boots describe the current boot.
 	BootID string `json:"bootID,omitempty"`
 	Booted string `json:"booted,omitempty"`
 	Boots  int    `json:"boots,omitempty"`
@@ -44,13 +43,13 @@ type bootConfig struct {
 // bootFormat is the version of boot.json.
 const bootFormat = 1
 
-// maxConfig bounds boot.json and faults.json.
+// maxConfig limits boot.json and faults.json, in bytes.
 const maxConfig = 1 << 20
 
-// slotNames lists the slots of a machine.
+// slotNames returns the names of the slots.
 func slotNames() []string { return []string{"A", "B"} }
 
-// other is the slot that isn't name.
+// other returns the other slot.
 func other(name string) string {
 	if name == "A" {
 		return "B"
@@ -58,11 +57,11 @@ func other(name string) string {
 	return "A"
 }
 
-// disk is the machine's directory, with a power switch.
+// disk is the machine's directory with injected power losses.
 type disk struct {
 	dir string
-	// power is asked before each write, with the write's name; an error is a
-	// power loss.
+	// power is called with the name of each write before it; an error is a power
+	// loss.
 	power func(point string) error
 }
 
@@ -79,24 +78,25 @@ func (d disk) read() (bootConfig, error) {
 		return c, fmt.Errorf("read the boot configuration: %w", err)
 	}
 	if c.Format != bootFormat {
-		return c, fmt.Errorf("boot configuration has format %d, want %d", c.Format, bootFormat)
+		return c, fmt.Errorf("boot configuration: format is %d, want %d", c.Format, bootFormat)
 	}
 	for _, name := range slotNames() {
 		if _, ok := c.Slots[name]; !ok {
-			return c, fmt.Errorf("boot configuration has no slot %s", name)
+			return c, fmt.Errorf("boot configuration: slot %s is missing", name)
 		}
 	}
 	return c, nil
 }
 
-// write replaces the boot configuration, atomically.
+// write replaces the boot configuration atomically. It doesn't use files.Write so
+// that power losses can be injected between its steps.
 func (d disk) write(c bootConfig) error {
 	data, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the boot configuration: %w", err)
 	}
 	if err := d.power("record:write"); err != nil {
-		// A torn temporary file is what a real power loss leaves.
+		// A power loss leaves a torn temporary file.
 		return errors.Join(err, os.WriteFile(d.path("boot.json.new"), data[:len(data)/2], 0o600))
 	}
 	if err := writeSynced(d.path("boot.json.new"), data); err != nil {
@@ -146,7 +146,7 @@ func readJSON(name string, into any) error {
 	return json.Unmarshal(data, into)
 }
 
-// faults reads faults.json; a machine without one has none.
+// faults reads faults.json; a missing file means no faults.
 func (d disk) faults() (Faults, error) {
 	var f Faults
 	err := readJSON(d.path("faults.json"), &f)
@@ -159,7 +159,7 @@ func (d disk) faults() (Faults, error) {
 	return f, nil
 }
 
-// SetFaults writes faults.json of the machine in dir; no faults removes it.
+// SetFaults writes faults.json of the machine in dir; empty faults remove it.
 func SetFaults(dir string, f Faults) error {
 	name := filepath.Join(dir, "faults.json")
 	if f == (Faults{}) {
@@ -179,15 +179,14 @@ func SetFaults(dir string, f Faults) error {
 	return os.Rename(name+".new", name)
 }
 
-// load returns the document in a slot after comparing its bytes with the
-// slot's record.
+// load returns the document in a slot after it verified its content digest.
 func (d disk) load(s nodeos.Slot) (Document, error) {
 	data, err := os.ReadFile(d.image(s.Name))
 	if err != nil {
 		return Document{}, fmt.Errorf("read slot %s: %w", s.Name, err)
 	}
 	if got := Digest(data); got != s.Image.ContentDigest {
-		return Document{}, fmt.Errorf("slot %s holds %s, its record says %s", s.Name, got, s.Image.ContentDigest)
+		return Document{}, fmt.Errorf("slot %s: content digest is %s, want %s", s.Name, got, s.Image.ContentDigest)
 	}
 	return ParseDocument(data)
 }

@@ -14,16 +14,15 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Create makes a machine in a directory, with content as the good system of
-// slot A and an empty slot B. A machine that is there already is left as it
-// is.
+// Create creates a machine in a directory, with content as the good OS of slot A
+// and an empty slot B. An existing machine is unchanged.
 func Create(dir string, image nodeos.Image, content []byte) error {
 	d := disk{dir: dir, power: func(string) error { return nil }}
 	if _, err := os.Stat(d.path("boot.json")); err == nil {
 		return nil
 	}
 	if got := Digest(content); got != image.ContentDigest {
-		return fmt.Errorf("create the machine: content is %s, the image says %s", got, image.ContentDigest)
+		return fmt.Errorf("create the machine: content digest is %s, want %s", got, image.ContentDigest)
 	}
 	if _, err := ParseDocument(content); err != nil {
 		return fmt.Errorf("create the machine: %w", err)
@@ -45,39 +44,38 @@ func Create(dir string, image nodeos.Image, content []byte) error {
 	})
 }
 
-// BootOptions are what a boot takes from outside.
+// BootOptions are the options of Boot.
 type BootOptions struct {
-	// Sleep passes boot time and returns early with an error when ctx ends;
-	// nil passes none.
+	// Sleep simulates boot time and returns an error when ctx ends early; nil
+	// skips it.
 	Sleep func(ctx context.Context, d time.Duration) error
-	// Watchdog is how long a hanging boot takes to be reset.
+	// Watchdog is the time after which a hanging boot is reset.
 	Watchdog time.Duration
-	// NewID mints boot ids; nil means random ones.
+	// NewID generates boot ids; nil means random ones.
 	NewID func() string
 }
 
-// BootResult is the system that a boot brought up.
+// BootResult is the booted OS.
 type BootResult struct {
-	// BootID is the new boot's.
+	// BootID is the new boot id.
 	BootID string
-	// Slot and Image are what runs.
+	// Slot is the booted slot.
 	Slot string
-	// Image is what runs.
+	// Image is the booted image.
 	Image nodeos.Image
-	// Document is the image's own word.
+	// Document is the content of the image.
 	Document Document
-	// Faults are the running system's and the machine's together.
+	// Faults are the combined faults of the OS and the machine.
 	Faults Faults
-	// Failed counts the boots before this one that never got to the agent.
+	// Failed is the number of preceding boots that failed to start the agent.
 	Failed int
 }
 
-// maxBoots bounds the boots of one power-on: more means that nothing boots.
+// maxBoots limits the boots per power-on: more means that no slot boots.
 const maxBoots = 16
 
-// Boot plays the firmware: it chooses the slot, counts a try, and resets the
-// machine as long as what it chose doesn't come up. It returns when a system
-// runs, and an error when none does any more.
+// Boot implements the firmware: it selects the slot, counts a try, and resets the
+// machine until an OS boots. It returns the booted OS, or an error if none boots.
 func Boot(ctx context.Context, dir string, o BootOptions) (BootResult, error) {
 	d := disk{dir: dir, power: func(string) error { return nil }}
 	if o.Sleep == nil {
@@ -97,25 +95,25 @@ func Boot(ctx context.Context, dir string, o BootOptions) (BootResult, error) {
 				return r, err
 			}
 			r.Failed = failed
-			return r, d.up(r)
+			return r, d.markUp(r)
 		}
 		last = err
 		if err := o.Sleep(ctx, o.Watchdog); err != nil {
 			return BootResult{}, err
 		}
 	}
-	return BootResult{}, fmt.Errorf("nothing boots any more: %w", last)
+	return BootResult{}, fmt.Errorf("no slot boots: %w", last)
 }
 
-// newBootID mints a random boot id in the shape of the kernel's.
+// newBootID returns a random boot id in the kernel's format.
 func newBootID() string {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails, says its documentation
+	_, _ = rand.Read(b[:]) // never fails, as documented
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// bootOnce is one boot: choose, count, start.
+// bootOnce makes one boot: select the slot, count the try, start.
 func (d disk) bootOnce(o BootOptions) (BootResult, error) {
 	c, err := d.read()
 	if err != nil {
@@ -124,7 +122,7 @@ func (d disk) bootOnce(o BootOptions) (BootResult, error) {
 	name := choose(&c)
 	c.BootID, c.Booted = o.NewID(), name
 	c.Boots++
-	if err := d.write(c); err != nil { // counted before it's tried
+	if err := d.write(c); err != nil { // count the try before it starts
 		return BootResult{}, err
 	}
 	slot := c.Slots[name]
@@ -137,7 +135,7 @@ func (d disk) bootOnce(o BootOptions) (BootResult, error) {
 		return BootResult{}, err
 	}
 	r := BootResult{BootID: c.BootID, Slot: name, Image: slot.Image, Document: doc, Faults: machine.merge(doc.Faults)}
-	if slot.State == nodeos.SlotGood { // a machine's fault spares what was good
+	if slot.State == nodeos.SlotGood { // machine faults don't apply to a good slot
 		r.Faults.HangAtBoot = doc.Faults.HangAtBoot
 	}
 	if r.Faults.HangAtBoot {
@@ -146,8 +144,8 @@ func (d disk) bootOnce(o BootOptions) (BootResult, error) {
 	return r, nil
 }
 
-// choose picks the slot of the next boot and counts its try: an activated one
-// while it has tries, else the default one.
+// choose selects the slot of the next boot and counts its try: an activated slot
+// that has tries left, else the default one.
 func choose(c *bootConfig) string {
 	for _, name := range slotNames() {
 		s := c.Slots[name]
@@ -165,12 +163,12 @@ func choose(c *bootConfig) string {
 	return c.Default
 }
 
-// up marks the machine as running.
-func (d disk) up(r BootResult) error {
+// markUp marks the machine as running.
+func (d disk) markUp(r BootResult) error {
 	return writeSynced(d.path("run", "up"), []byte(r.BootID))
 }
 
-// powerOff wipes what doesn't outlive a boot.
+// powerOff removes the state of the boot.
 func powerOff(d disk) error {
 	if err := os.RemoveAll(d.path("run")); err != nil {
 		return fmt.Errorf("power off: %w", err)
@@ -178,26 +176,25 @@ func powerOff(d disk) error {
 	return os.MkdirAll(d.path("run"), 0o700)
 }
 
-// PowerOff takes the power from the machine in dir: it's down until the next
-// Boot. A supervisor calls it when the agent's process is gone.
+// PowerOff powers off the machine in dir until the next Boot. A supervisor calls
+// it when the agent's process has ended.
 func PowerOff(dir string) error { return powerOff(disk{dir: dir}) }
 
-// Status is what a machine looks like from outside, for whoever plays its
-// kubelet.
+// Status is the externally visible state of a machine, for a simulated kubelet.
 type Status struct {
-	// Up reports that a system runs.
+	// Up means that an OS is running.
 	Up bool
-	// BootID is the current boot's.
+	// BootID is the current boot id.
 	BootID string
-	// Image and Document are the running system's.
+	// Image is the running image.
 	Image nodeos.Image
-	// Document is the running system's own word.
+	// Document is the content of the running image.
 	Document Document
-	// ServicesStopped reports that the kubelet is stopped.
+	// ServicesStopped means that the kubelet is stopped.
 	ServicesStopped bool
-	// Healthy is the result of the system's own checks.
+	// Healthy is the result of the OS health checks.
 	Healthy bool
-	// NoNetwork reports that nobody reaches it.
+	// NoNetwork means that the machine is unreachable.
 	NoNetwork bool
 }
 
@@ -232,7 +229,7 @@ func Inspect(dir string) (Status, error) {
 	return s, err
 }
 
-// exists reports whether a file of the machine is there.
+// exists reports whether a file of the machine exists.
 func (d disk) exists(parts ...string) (bool, error) {
 	_, err := os.Stat(d.path(parts...))
 	if errors.Is(err, os.ErrNotExist) {

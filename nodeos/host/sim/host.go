@@ -16,33 +16,33 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// Config is what a Host needs.
+// Config configures a Host.
 type Config struct {
 	// Dir is the machine's directory.
 	Dir string
-	// Tries is how many boots an activated slot gets; 0 means DefaultTries.
+	// Tries is the number of boot tries of an activated slot; 0 means DefaultTries.
 	Tries int
-	// Capacity is how many bytes a slot takes; 0 means 256 MiB.
+	// Capacity is the size of a slot in bytes; 0 means 256 MiB.
 	Capacity int64
-	// PowerCut ends the process at once when a fault takes the power away;
-	// nil lets the write return ErrPowerLoss.
+	// PowerCut ends the process immediately at an injected power loss; nil makes the
+	// write return ErrPowerLoss.
 	PowerCut func()
-	// Power, if not nil, is asked before each write; an error is a power loss.
-	// Tests count and cut with it.
+	// Power, if set, is called before each write; an error is a power loss. Tests
+	// count writes and inject power losses with it.
 	Power func(point string) error
 }
 
-// Host is the running machine, as its agent sees it; it implements
+// Host is the running machine from the perspective of its agent; it implements
 // nodeos.Host.
 type Host struct {
 	cfg  Config
 	disk disk
-	mu   sync.Mutex // one change of the disk at a time
+	mu   sync.Mutex // serializes changes of the disk
 }
 
 var _ nodeos.Host = (*Host)(nil)
 
-// Open returns the machine in a directory that Create made and Boot booted.
+// Open returns the machine in a directory prepared by Create and Boot.
 func Open(cfg Config) (*Host, error) {
 	if cfg.Tries == 0 {
 		cfg.Tries = DefaultTries
@@ -57,12 +57,12 @@ func Open(cfg Config) (*Host, error) {
 		return nil, err
 	}
 	if c.BootID == "" {
-		return nil, fmt.Errorf("the machine in %s was never booted", cfg.Dir)
+		return nil, fmt.Errorf("open the machine in %s: never booted", cfg.Dir)
 	}
 	return h, nil
 }
 
-// power is the power switch: the test's, or the faults file's.
+// power calls the injected power function, or applies faults.json.
 func (h *Host) power(point string) error {
 	if h.cfg.Power != nil {
 		return h.cfg.Power(point)
@@ -120,16 +120,16 @@ func (h *Host) Health(context.Context) error {
 	case err != nil:
 		return err
 	case !s.Healthy:
-		return fmt.Errorf("%s %s says that it's unhealthy", s.Document.Product, s.Document.Version)
+		return fmt.Errorf("%s %s is unhealthy", s.Document.Product, s.Document.Version)
 	case s.ServicesStopped:
-		return errors.New("the services are stopped")
+		return errors.New("services are stopped")
 	default:
 		return nil
 	}
 }
 
-// change reads the boot configuration, lets f change it, and writes it when f
-// says so.
+// change reads the boot configuration, lets f change it, and writes it if f returns
+// true.
 func (h *Host) change(f func(c *bootConfig) (bool, error)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,7 +153,7 @@ func (h *Host) Stage(ctx context.Context, image nodeos.Image, content io.Reader)
 		return nodeos.Slot{}, err
 	}
 	if c.Slots[c.Booted].State != nodeos.SlotGood {
-		return nodeos.Slot{}, nodeos.Refuse("Unconfirmed", "slot %s runs and is not committed: commit it or roll it back first", c.Booted)
+		return nodeos.Slot{}, nodeos.Refuse("Unconfirmed", "running slot %s is not committed: commit it or roll it back first", c.Booted)
 	}
 	slot := c.Slots[other(c.Booted)]
 	if slot.State == nodeos.SlotStaged || slot.State == nodeos.SlotTrying {
@@ -164,18 +164,18 @@ func (h *Host) Stage(ctx context.Context, image nodeos.Image, content io.Reader)
 		}
 	}
 	if image.Size > h.cfg.Capacity {
-		return nodeos.Slot{}, nodeos.Refuse("NoSpace", "image has %d bytes, slot %s takes %d", image.Size, slot.Name, h.cfg.Capacity)
+		return nodeos.Slot{}, nodeos.Refuse("NoSpace", "image has %d bytes, slot %s has a capacity of %d", image.Size, slot.Name, h.cfg.Capacity)
 	}
 	if c.Default == slot.Name {
-		// A rollback was ordered and not booted yet.
-		return nodeos.Slot{}, nodeos.Refuse("NextBoot", "slot %s is the next to boot: reboot first", slot.Name)
+		// A rollback is pending its reboot.
+		return nodeos.Slot{}, nodeos.Refuse("NextBoot", "slot %s boots next: reboot first", slot.Name)
 	}
 	if err := h.disk.power("stage:begin"); err != nil {
 		return nodeos.Slot{}, err
 	}
 	slot = nodeos.Slot{Name: slot.Name, State: nodeos.SlotEmpty, Device: slot.Device}
 	c.Slots[slot.Name] = slot
-	if err := h.disk.write(c); err != nil { // from here on it doesn't boot
+	if err := h.disk.write(c); err != nil { // the slot isn't bootable from here on
 		return nodeos.Slot{}, err
 	}
 	if err := h.fill(ctx, slot, image, content); err != nil {
@@ -186,7 +186,7 @@ func (h *Host) Stage(ctx context.Context, image nodeos.Image, content io.Reader)
 	return slot, h.disk.write(c)
 }
 
-// fill writes content into a slot, syncs it, reads it back and compares.
+// fill writes content to a slot, syncs it, reads it back and compares the digest.
 func (h *Host) fill(ctx context.Context, slot nodeos.Slot, image nodeos.Image, content io.Reader) error {
 	part := h.disk.image(slot.Name) + ".part"
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
@@ -215,7 +215,7 @@ func (h *Host) fill(ctx context.Context, slot nodeos.Slot, image nodeos.Image, c
 	return syncDir(h.disk.path("slots", slot.Name))
 }
 
-// copyImage copies content, at most one byte more than the image has.
+// copyImage copies content, at most one byte more than the image's size.
 func (h *Host) copyImage(ctx context.Context, f io.Writer, image nodeos.Image, content io.Reader) error {
 	half := image.Size / 2
 	if _, err := io.CopyN(f, reader{ctx, content}, half); err != nil {
@@ -229,14 +229,14 @@ func (h *Host) copyImage(ctx context.Context, f io.Writer, image nodeos.Image, c
 		return fmt.Errorf("read the image: %w", err)
 	}
 	if half+n != image.Size {
-		return fmt.Errorf("image has %d bytes or more, its record says %d", half+n, image.Size)
+		return fmt.Errorf("image has at least %d bytes, want %d", half+n, image.Size)
 	}
 	return nil
 }
 
-// reader ends with its context.
+// reader stops with its context.
 type reader struct {
-	ctx context.Context //nolint:containedctx // lives for one copy.
+	ctx context.Context //nolint:containedctx // used for one copy.
 	r   io.Reader
 }
 
@@ -247,7 +247,7 @@ func (r reader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-// corrupt is the fault that changes a byte on the disk.
+// corrupt injects CorruptStage.
 func (h *Host) corrupt(f *os.File, image nodeos.Image) error {
 	faults, err := h.disk.faults()
 	if err != nil || !faults.CorruptStage {
@@ -257,7 +257,7 @@ func (h *Host) corrupt(f *os.File, image nodeos.Image) error {
 	return err
 }
 
-// readBack compares what is on the disk with what was verified.
+// readBack compares the written bytes with the verified digest.
 func readBack(f io.ReadSeeker, image nodeos.Image) error {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -267,7 +267,7 @@ func readBack(f io.ReadSeeker, image nodeos.Image) error {
 		return fmt.Errorf("read the slot back: %w", err)
 	}
 	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != image.ContentDigest {
-		return fmt.Errorf("the slot holds %s after writing, want %s: is the disk bad?", got, image.ContentDigest)
+		return fmt.Errorf("read the slot back: digest is %s, want %s; the disk may be faulty", got, image.ContentDigest)
 	}
 	return nil
 }
@@ -278,9 +278,9 @@ func (h *Host) SetNextBoot(_ context.Context, digest string) error {
 		s := c.Slots[other(c.Booted)]
 		if s.Image.Ref.Digest != digest || (s.State != nodeos.SlotStaged && s.State != nodeos.SlotTrying) {
 			if b := c.Slots[c.Booted]; b.State == nodeos.SlotTrying && b.Image.Ref.Digest == digest {
-				return false, nil // it runs already
+				return false, nil // it's already running
 			}
-			return false, fmt.Errorf("slot %s is %s with %q, want %s staged", s.Name, s.State, s.Image.Ref.Digest, digest)
+			return false, fmt.Errorf("slot %s is %s with digest %q, want %s staged", s.Name, s.State, s.Image.Ref.Digest, digest)
 		}
 		if s.State == nodeos.SlotTrying && s.NextBoot {
 			return false, nil
@@ -323,11 +323,11 @@ func (h *Host) Commit(_ context.Context, digest string) error {
 		s := c.Slots[c.Booted]
 		switch {
 		case s.Image.Ref.Digest != digest:
-			return false, fmt.Errorf("slot %s runs %s, can't commit %s", s.Name, s.Image.Ref.Digest, digest)
+			return false, fmt.Errorf("slot %s runs %s, cannot commit %s", s.Name, s.Image.Ref.Digest, digest)
 		case s.State == nodeos.SlotGood && c.Default == s.Name:
 			return false, nil
 		case s.State != nodeos.SlotTrying && s.State != nodeos.SlotGood:
-			return false, fmt.Errorf("slot %s is %s, can't commit it", s.Name, s.State)
+			return false, fmt.Errorf("slot %s is %s, cannot commit it", s.Name, s.State)
 		}
 		s.State, s.NextBoot, s.TriesLeft = nodeos.SlotGood, false, 0
 		c.Slots[s.Name], c.Default = s, s.Name
@@ -341,7 +341,7 @@ func (h *Host) Restore(context.Context) (nodeos.Slot, error) {
 	err := h.change(func(c *bootConfig) (bool, error) {
 		to = c.Slots[other(c.Booted)]
 		if to.State != nodeos.SlotGood {
-			return false, nodeos.Refuse("NoPrevious", "slot %s is %s: there is no good system to go back to", to.Name, to.State)
+			return false, nodeos.Refuse("NoPrevious", "slot %s is %s: no good OS to roll back to", to.Name, to.State)
 		}
 		running := c.Slots[c.Booted]
 		changed := c.Default != to.Name
@@ -373,8 +373,8 @@ func (h *Host) StartServices(context.Context) error {
 	return err
 }
 
-// Restart implements nodeos.Power: the machine is down from here on, and the
-// process must end.
+// Restart implements nodeos.Power: the machine is down afterwards, and the process
+// must exit.
 func (h *Host) Restart(_ context.Context, cmd nodeos.RebootCommand) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -384,8 +384,7 @@ func (h *Host) Restart(_ context.Context, cmd nodeos.RebootCommand) error {
 	return nodeos.RebootError{Cmd: cmd}
 }
 
-// Wipers implements nodeos.Stager: the slot that doesn't run, and the data
-// directory.
+// Wipers implements nodeos.Stager: the inactive slot and the data directory.
 func (h *Host) Wipers(context.Context) ([]nodeos.PartitionTarget, error) {
 	return []nodeos.PartitionTarget{
 		wiper{name: "inactive-slot", wipe: h.wipeInactive},
@@ -398,14 +397,14 @@ func (h *Host) wipeInactive() error {
 		name := other(c.Booted)
 		s := c.Slots[name]
 		if c.Default == name {
-			return false, nodeos.Refuse("NextBoot", "slot %s is the default one: it isn't wiped while %s is not committed", name, c.Booted)
+			return false, nodeos.Refuse("NextBoot", "slot %s is the default and can't be wiped while slot %s is not committed", name, c.Booted)
 		}
 		c.Slots[name] = nodeos.Slot{Name: name, State: nodeos.SlotEmpty, Device: s.Device}
 		return true, nil
 	})
 }
 
-// wiper is a part of the machine that a reset wipes.
+// wiper is a part of the machine that a reset can wipe.
 type wiper struct {
 	name string
 	wipe func() error

@@ -14,17 +14,18 @@ import (
 	"time"
 )
 
-// powerFile is locked by the process that has a machine under power. The lock
-// goes with the process, however that ends: a supervisor that is killed is a
-// power cut, though it leaves the file run/up behind.
+// powerFile is locked by the process that powers a machine. The lock ends with the
+// process, so that a killed supervisor is a power loss even though it leaves the
+// file run/up behind.
+// powerRetry is the interval between attempts at a held lock.
 const powerFile = "power.lock"
 
 // powerRetry is how often a taken lock is tried again.
 const powerRetry = 50 * time.Millisecond
 
-// HoldPower puts the machine in dir under power until the returned closer is
-// closed or the process ends. It waits for another process that has it, such
-// as a supervisor that still stops, until ctx ends.
+// HoldPower powers the machine in dir until the returned closer is closed or the
+// process ends. It waits until ctx ends for another process that powers it, such as
+// a supervisor that is still stopping.
 func HoldPower(ctx context.Context, dir string) (io.Closer, error) {
 	f, err := os.OpenFile(filepath.Join(dir, powerFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -44,26 +45,25 @@ func HoldPower(ctx context.Context, dir string) (io.Closer, error) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, errors.Join(fmt.Errorf("power on: the machine in %s is under another process's power: %w", dir, ctx.Err()), f.Close())
+			return nil, errors.Join(fmt.Errorf("power on: the machine in %s is powered by another process: %w", dir, ctx.Err()), f.Close())
 		}
 	}
 }
 
-// Powered reports whether another process has the machine in dir under power. A
-// machine that nobody ever held counts as powered: its tests call Boot
-// themselves.
+// Powered reports whether another process powers the machine in dir. A machine
+// without a power file counts as powered: tests call Boot themselves.
 func Powered(dir string) (bool, error) {
 	f, err := os.OpenFile(filepath.Join(dir, powerFile), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look at the power: %w", err)
+		return false, fmt.Errorf("check the power: %w", err)
 	}
 	lock := syscall.Flock_t{Type: syscall.F_WRLCK, Whence: io.SeekStart}
 	err = errors.Join(syscall.FcntlFlock(f.Fd(), syscall.F_GETLK, &lock), f.Close())
 	if err != nil {
-		return false, fmt.Errorf("look at the power: %w", err)
+		return false, fmt.Errorf("check the power: %w", err)
 	}
 	return lock.Type != syscall.F_UNLCK, nil
 }

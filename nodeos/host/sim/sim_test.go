@@ -22,11 +22,11 @@ import (
 // machine is a simulated machine under test.
 type machine struct {
 	dir   string
-	left  int // writes until the power goes; negative: it stays
+	left  int // writes before the power loss; negative: none
 	asked int
 }
 
-// content makes the bytes of an image.
+// content returns the content of an image.
 func content(t *testing.T, d Document) []byte {
 	t.Helper()
 	data, err := json.Marshal(d)
@@ -183,11 +183,11 @@ func TestBootTakesBootSecondsAndEndsWithItsContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if s, err := Inspect(m.dir); err != nil || s.Up {
-		t.Errorf("a machine whose boot was ended is up: %+v, %v", s, err)
+		t.Errorf("a machine with a canceled boot is up: %+v, %v", s, err)
 	}
 }
 
-func TestLookReportsWhenTheMachineIsDown(t *testing.T) {
+func TestInspectReportsWhenTheMachineIsDown(t *testing.T) {
 	m := newMachine(t)
 	h := m.Boot(t)
 	s, err := Inspect(m.dir)
@@ -232,7 +232,7 @@ func FuzzParseDocument(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := ParseDocument(data)
 		if err == nil && (d.Product == "" || d.bootTime() < 0) {
-			t.Errorf("%+v was taken", d)
+			t.Errorf("%+v was accepted", d)
 		}
 	})
 }

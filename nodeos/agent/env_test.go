@@ -30,8 +30,8 @@ const cluster = "uid-1"
 
 var start = time.Date(2026, 11, 30, 9, 0, 0, 0, time.UTC)
 
-// core drives the runner's own decisions over a state in memory: orders are
-// admitted, fenced and bound to ids as on a host, and nothing runs.
+// core is a Controller that applies the decisions of runner to an in-memory state:
+// orders are accepted as on a host, but nothing runs.
 type core struct {
 	mu    sync.Mutex
 	state runner.State
@@ -95,7 +95,7 @@ func (c *core) Operation(id string) (nodeos.OperationStatus, bool) {
 	return c.state.Status(id)
 }
 
-// silent is a host on which nothing happens.
+// silent is an event stream and a logging manager without events and logs.
 type silent struct{}
 
 func (silent) Watch(ctx context.Context, f nodeos.WatchFunc, _ ...nodeos.WatchOptionFunc) error {
@@ -118,8 +118,8 @@ func (l silentLog) Reader(...nodeos.LogOption) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader("one\ntwo\n")), nil
 }
 
-// bench is a server on loopback and the PKI that it belongs to.
-type bench struct {
+// env is a server on loopback with its PKI.
+type env struct {
 	t       *testing.T
 	pki     *mtls.Directory
 	core    *core
@@ -130,26 +130,26 @@ type bench struct {
 	clock   time.Time
 }
 
-func (b *bench) now() time.Time {
+func (b *env) now() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.clock
 }
 
-func (b *bench) advance(d time.Duration) {
+func (b *env) advance(d time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.clock = b.clock.Add(d)
 }
 
-// newBench serves host h1 with the real server over TLS.
-func newBench(t *testing.T, change ...func(*Config)) *bench {
+// newEnv starts the server of host h1 over TLS.
+func newEnv(t *testing.T, change ...func(*Config)) *env {
 	t.Helper()
 	pki, err := mtls.InitDirectory(filepath.Join(t.TempDir(), "pki"), cluster, start)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, pki: pki, clock: start}
+	b := &env{t: t, pki: pki, clock: start}
 	b.core = &core{now: b.now}
 	dir, _, err := pki.IssueHost("h1", nil, nil, start)
 	if err != nil {
@@ -192,8 +192,8 @@ func newBench(t *testing.T, change ...func(*Config)) *bench {
 	return b
 }
 
-// conn dials as a caller of a role.
-func (b *bench) conn(name string, role mtls.Role) *grpc.ClientConn {
+// conn connects as a caller with a role.
+func (b *env) conn(name string, role mtls.Role) *grpc.ClientConn {
 	b.t.Helper()
 	dir, _, err := b.pki.IssueCaller(name, role, b.now())
 	if err != nil {
@@ -215,7 +215,7 @@ func (b *bench) conn(name string, role mtls.Role) *grpc.ClientConn {
 	return conn
 }
 
-func (b *bench) client(name string, role mtls.Role) agentpb.AgentClient {
+func (b *env) client(name string, role mtls.Role) agentpb.AgentClient {
 	b.t.Helper()
 	return agentpb.NewAgentClient(b.conn(name, role))
 }
@@ -225,7 +225,7 @@ func refusalOf(t *testing.T, err error) (*status.Status, *agentpb.Refusal) {
 	t.Helper()
 	st, ok := status.FromError(err)
 	if !ok || err == nil {
-		t.Fatalf("error %v is no refusal", err)
+		t.Fatalf("error %v is not a refusal", err)
 	}
 	for _, detail := range st.Details() {
 		if refusal, ok := detail.(*agentpb.Refusal); ok {

@@ -33,8 +33,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/registry"
 )
 
-// asAgent makes this test binary the agent: the tests run the real program,
-// which finds and starts itself again.
+// asAgent makes this test binary run the agent: the tests start the real program.
 const asAgent = "LOCKSTEP_TEST_AS_AGENT"
 
 func TestMain(m *testing.M) {
@@ -47,9 +46,9 @@ func TestMain(m *testing.M) {
 
 const testCluster = "uid-1"
 
-// bed is a registry with signed systems, a trust document, and a host that
-// runs under its supervisor in processes of their own.
-type bed struct {
+// env is a registry with signed OS images, a trust document, and a host that runs
+// under its supervisor in separate processes.
+type env struct {
 	t         *testing.T
 	dir       string
 	registry  string
@@ -63,7 +62,7 @@ type bed struct {
 	pki       *mtls.Directory
 }
 
-// tail keeps what a process wrote, for a test that fails.
+// tail stores the output of a process for a failing test.
 type tail struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -81,19 +80,19 @@ func (o *tail) String() string {
 	return o.buf.String()
 }
 
-// newBed is a bed whose host runs.
-func newBed(t *testing.T, args ...string) *bed {
+// newEnv returns an env with a running host.
+func newEnv(t *testing.T, args ...string) *env {
 	t.Helper()
-	b := newShelf(t)
-	first := b.system(sim.Document{Version: "2.0.0", KubeletVersion: "v1.36.3"}, true)
+	b := newRegistryEnv(t)
+	first := b.image(sim.Document{Version: "2.0.0", KubeletVersion: "v1.36.3"}, true)
 	b.start(first, args...)
 	return b
 }
 
-// newShelf is a bed without a host: a registry and a key.
-func newShelf(t *testing.T) *bed {
+// newRegistryEnv returns an env without a host: a registry and a key.
+func newRegistryEnv(t *testing.T) *env {
 	t.Helper()
-	b := &bed{t: t, dir: t.TempDir(), fence: nodeos.Fence{ClusterUID: testCluster, Epoch: 1}, output: &tail{}}
+	b := &env{t: t, dir: t.TempDir(), fence: nodeos.Fence{ClusterUID: testCluster, Epoch: 1}, output: &tail{}}
 	server := httptest.NewServer(ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
 	b.registry = strings.TrimPrefix(server.URL, "http://")
@@ -109,8 +108,8 @@ func newShelf(t *testing.T) *bed {
 	return b
 }
 
-// system pushes a system of the simulated machine, signed or not.
-func (b *bed) system(doc sim.Document, signed bool) nodeos.Image {
+// image pushes an image of the simulated machine, signed or not.
+func (b *env) image(doc sim.Document, signed bool) nodeos.Image {
 	b.t.Helper()
 	doc.Product = "platform-os"
 	content, err := json.Marshal(doc)
@@ -137,8 +136,8 @@ func (b *bed) system(doc sim.Document, signed bool) nodeos.Image {
 	return nodeos.Image{Ref: ref, Product: doc.Product, Version: doc.Version}
 }
 
-// trustFile writes the first trust document and returns its file and digest.
-func (b *bed) trustFile() (string, trust.Digest) {
+// trustFile writes the first trust document and returns its path and digest.
+func (b *env) trustFile() (string, trust.Digest) {
 	b.t.Helper()
 	sealed, digest := b.envelope(1, "")
 	file := filepath.Join(b.dir, "trust.json")
@@ -148,8 +147,8 @@ func (b *bed) trustFile() (string, trust.Digest) {
 	return file, digest
 }
 
-// envelope seals a version of the trust document, with more lines at its end.
-func (b *bed) envelope(number int, extra string) ([]byte, trust.Digest) {
+// envelope returns a version of the trust document with extra lines.
+func (b *env) envelope(number int, extra string) ([]byte, trust.Digest) {
 	b.t.Helper()
 	public, err := b.key.PublicPEM()
 	if err != nil {
@@ -166,8 +165,8 @@ func (b *bed) envelope(number int, extra string) ([]byte, trust.Digest) {
 	return sealed, trust.DigestOf([]byte(document))
 }
 
-// start runs host h1 with a first system, and a fleet that follows it.
-func (b *bed) start(first nodeos.Image, extra ...string) {
+// start starts host h1 with a first OS image, and a fleet connected to it.
+func (b *env) start(first nodeos.Image, extra ...string) {
 	b.t.Helper()
 	now := time.Now()
 	pki, err := mtls.InitDirectory(filepath.Join(b.dir, "pki"), testCluster, now)
@@ -211,7 +210,7 @@ func (b *bed) start(first nodeos.Image, extra ...string) {
 	b.until("connected", func(s fleet.State) bool { return s.Connected })
 }
 
-func (b *bed) machine() string { return filepath.Join(b.dir, "machine") }
+func (b *env) machine() string { return filepath.Join(b.dir, "machine") }
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
@@ -223,8 +222,8 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// spawn runs the program until the test ends.
-func (b *bed) spawn(args []string) *exec.Cmd {
+// spawn runs the agent program until the test ends.
+func (b *env) spawn(args []string) *exec.Cmd {
 	b.t.Helper()
 	cmd := exec.CommandContext(b.t.Context(), os.Args[0], args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -243,8 +242,8 @@ func (b *bed) spawn(args []string) *exec.Cmd {
 	return cmd
 }
 
-// until waits for what the fleet sees of the host.
-func (b *bed) until(what string, fits func(fleet.State) bool) fleet.State {
+// until waits until fits returns true for the fleet's state of the host.
+func (b *env) until(what string, fits func(fleet.State) bool) fleet.State {
 	b.t.Helper()
 	deadline := time.NewTimer(60 * time.Second)
 	defer deadline.Stop()
@@ -263,8 +262,8 @@ func (b *bed) until(what string, fits func(fleet.State) bool) fleet.State {
 	}
 }
 
-// ended waits until an operation has ended and returns how.
-func (b *bed) ended(id string) nodeos.OperationStatus {
+// ended waits until an operation has ended and returns its status.
+func (b *env) ended(id string) nodeos.OperationStatus {
 	b.t.Helper()
 	state := b.until("done with "+id, func(s fleet.State) bool {
 		return s.Connected && s.Facts.Last != nil && s.Facts.Last.ID == id && s.Facts.Operation == nil
@@ -272,12 +271,12 @@ func (b *bed) ended(id string) nodeos.OperationStatus {
 	return *state.Facts.Last
 }
 
-func (b *bed) order(id string) fleet.Order {
+func (b *env) order(id string) fleet.Order {
 	return fleet.Order{OperationID: id, Attempt: "a1", Fence: b.fence}
 }
 
 // onTrial activates an image and waits until it runs on trial.
-func (b *bed) onTrial(id string, a fleet.Activation) fleet.State {
+func (b *env) onTrial(id string, a fleet.Activation) fleet.State {
 	b.t.Helper()
 	if _, err := b.fleet.Activate(b.t.Context(), "h1", b.order(id), a); err != nil {
 		b.t.Fatal(err)
@@ -288,7 +287,7 @@ func (b *bed) onTrial(id string, a fleet.Activation) fleet.State {
 }
 
 // agentPID returns the process id of the agent under the supervisor.
-func (b *bed) agentPID() int {
+func (b *env) agentPID() int {
 	b.t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", b.process.Process.Pid))
 	if err != nil {
@@ -306,6 +305,6 @@ func (b *bed) agentPID() int {
 			}
 		}
 	}
-	b.t.Fatal("the supervisor runs no agent")
+	b.t.Fatal("the supervisor has no agent process")
 	return 0
 }
