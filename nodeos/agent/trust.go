@@ -10,16 +10,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // maxTrustFile limits the stored trust document, in bytes.
@@ -157,7 +155,7 @@ func (s *TrustStore) store(accepted trust.Accepted) error {
 			return fmt.Errorf("encode the trust document: %w", err)
 		}
 		path := s.path(int(s.serial % 2))
-		if err := renameio.WriteFile(path, data, 0o600); err != nil {
+		if err := files.WriteKeepMode(path, data, 0o600); err != nil {
 			return fmt.Errorf("store the trust document in %s: %w", path, err)
 		}
 		// One copy on disk is sufficient.
@@ -169,14 +167,9 @@ func (s *TrustStore) store(accepted trust.Accepted) error {
 func (s *TrustStore) path(i int) string { return filepath.Join(s.dir, fmt.Sprintf("trust.%d", i)) }
 
 func readTrustCopy(path string) (trustCopy, error) {
-	f, err := os.Open(path)
+	data, err := files.Read(path, 2*maxTrustFile)
 	if err != nil {
 		return trustCopy{}, err
-	}
-	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, 2*maxTrustFile))
-	if err != nil {
-		return trustCopy{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	var c trustCopy
 	if err := json.Unmarshal(data, &c); err != nil {

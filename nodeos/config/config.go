@@ -18,9 +18,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // The type and limits of the document.
@@ -155,7 +154,7 @@ var _ nodeos.ConfigManager = (*Manager)(nil)
 // nil, is called with each new configuration.
 func Open(file string, notify func(nodeos.Provider) error) (*Manager, error) {
 	m := &Manager{file: file, notify: notify}
-	data, err := readBounded(file)
+	data, err := files.Read(file, MaxBytes)
 	if errors.Is(err, os.ErrNotExist) {
 		return m, nil
 	}
@@ -168,22 +167,6 @@ func Open(file string, notify func(nodeos.Provider) error) (*Manager, error) {
 	}
 	m.active = c
 	return m, m.notifyChange(c)
-}
-
-// readBounded reads a file of at most MaxBytes.
-func readBounded(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	if len(data) > MaxBytes {
-		return nil, fmt.Errorf("%s has more than %d bytes", file, MaxBytes)
-	}
-	return data, nil
 }
 
 func (m *Manager) notifyChange(c *Config) error {
@@ -220,7 +203,7 @@ func (m *Manager) SetConfig(data []byte) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := replace(m.file, data); err != nil {
+	if err := files.Write(m.file, data, 0o600); err != nil {
 		return fmt.Errorf("write the machine configuration: %w", err)
 	}
 	m.active = c
@@ -242,24 +225,4 @@ func (m *Manager) CanApplyImmediate(data []byte) error {
 		return nodeos.Refuse("RebootRequired", "apply the machine configuration: a change of %s requires a reboot", strings.Join(fields, ", "))
 	}
 	return nil
-}
-
-// replace puts new content in a file's place, atomically and synced.
-func replace(file string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	d, err := os.Open(filepath.Dir(file))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

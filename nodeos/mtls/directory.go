@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/google/renameio/v2"
+	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // Directory is the PKI of one cluster on an administrator's disk; it's never stored
@@ -157,7 +157,7 @@ func writeCert(path string, der []byte) error {
 // writePEM replaces the file atomically, for readers that reload it.
 func writePEM(path, kind string, der []byte, mode fs.FileMode) error {
 	data := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	if err := renameio.WriteFile(path, data, mode, renameio.IgnoreUmask()); err != nil {
+	if err := files.WriteKeepMode(path, data, mode); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil

@@ -12,13 +12,14 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // maxFile limits each certificate and key file, in bytes.
@@ -219,26 +220,9 @@ func readPeers(files Files) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// readBounded reads a whole file of at most maxFile bytes.
-func readBounded(path string) (data []byte, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	data, err = io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
-	}
-	return data, nil
-}
-
 // readCerts reads the certificates of a PEM file; at least one.
 func readCerts(path string) ([]*x509.Certificate, error) {
-	data, err := readBounded(path)
+	data, err := files.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
@@ -282,7 +266,7 @@ func readKey(path string) (crypto.Signer, error) {
 	if info.Mode().Perm()&0o007 != 0 {
 		return nil, fmt.Errorf("private key %s is world-readable (mode %04o): run chmod 600 %s", path, info.Mode().Perm(), path)
 	}
-	data, err := readBounded(path)
+	data, err := files.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("private key: %w", err)
 	}

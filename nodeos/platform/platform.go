@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // Config configures a platform.
@@ -63,21 +63,11 @@ func (m machine) Configuration(context.Context) ([]byte, error) { return m.file(
 
 // file returns the content of a platform file, or nil without one.
 func (m machine) file(name string) ([]byte, error) {
-	f, err := os.Open(filepath.Join(m.cfg.Dir, name))
+	data, err := files.Read(filepath.Join(m.cfg.Dir, name), maxFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("%s has more than %d bytes", name, maxFile)
-	}
-	return data, nil
+	return data, err
 }
 
 // maxFile limits a platform file, in bytes.

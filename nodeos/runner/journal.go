@@ -11,11 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
+
+	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // The journal's format. A file is a header and records. The header is the
@@ -87,16 +88,14 @@ func lockFile(name string) (*os.File, error) {
 // load reads the file and opens it for appending, or creates it.
 func (j *Journal) load() error {
 	name := filepath.Join(j.dir, journalName)
-	f, err := os.Open(name)
-	if errors.Is(err, os.ErrNotExist) {
+	data, err := files.Read(name, maxJournal)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		j.state = State{InstallationID: rand.Text()}
 		return j.rewrite()
-	}
-	if err != nil {
-		return fmt.Errorf("open the journal: %w", err)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxJournal+1))
-	if err = errors.Join(err, f.Close()); err != nil {
+	case errors.Is(err, files.ErrTooLarge):
+		return fmt.Errorf("%w: %w", ErrJournal, err)
+	case err != nil:
 		return fmt.Errorf("read the journal: %w", err)
 	}
 	got, err := ReadJournal(data)
@@ -285,7 +284,7 @@ func (j *Journal) rewrite() error {
 		err = os.Rename(name+".new", name)
 	}
 	if err == nil {
-		err = syncDir(j.dir)
+		err = files.SyncDir(j.dir)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("write the journal: %w", err), f.Close())
@@ -295,15 +294,6 @@ func (j *Journal) rewrite() error {
 	}
 	j.file, j.size = f, int64(headerSize+len(record))
 	return err
-}
-
-// syncDir persists a rename in a directory.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Close closes the files and releases the lock.

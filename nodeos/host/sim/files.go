@@ -7,11 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // ErrPowerLoss means that power was lost before a write; nothing after it happened.
@@ -108,7 +108,7 @@ func (d disk) write(c bootConfig) error {
 	if err := os.Rename(d.path("boot.json.new"), d.path("boot.json")); err != nil {
 		return fmt.Errorf("write the boot configuration: %w", err)
 	}
-	return syncDir(d.dir)
+	return files.SyncDir(d.dir)
 }
 
 // writeSynced writes a file and syncs it.
@@ -121,27 +121,11 @@ func writeSynced(name string, data []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// syncDir makes the names in a directory last.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
 // readJSON reads a bounded JSON file.
 func readJSON(name string, into any) error {
-	f, err := os.Open(name)
+	data, err := files.Read(name, maxConfig)
 	if err != nil {
 		return err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if len(data) > maxConfig {
-		return fmt.Errorf("%s has more than %d bytes", filepath.Base(name), maxConfig)
 	}
 	return json.Unmarshal(data, into)
 }
@@ -173,10 +157,10 @@ func SetFaults(dir string, f Faults) error {
 	if err != nil {
 		return fmt.Errorf("encode the faults: %w", err)
 	}
-	if err := writeSynced(name+".new", data); err != nil {
+	if err := files.Write(name, data, 0o600); err != nil {
 		return fmt.Errorf("write the faults: %w", err)
 	}
-	return os.Rename(name+".new", name)
+	return nil
 }
 
 // load returns the document in a slot after it verified its content digest.

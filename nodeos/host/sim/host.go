@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // Config configures a Host.
@@ -212,7 +213,7 @@ func (h *Host) fill(ctx context.Context, slot nodeos.Slot, image nodeos.Image, c
 	if err := os.Rename(part, h.disk.image(slot.Name)); err != nil {
 		return fmt.Errorf("write slot %s: %w", slot.Name, err)
 	}
-	return syncDir(h.disk.path("slots", slot.Name))
+	return files.SyncDir(h.disk.path("slots", slot.Name))
 }
 
 // copyImage copies content, at most one byte more than the image's size.
