@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agent"
+	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 	"github.com/lockstep-dev/lockstep/nodeos/logs"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
@@ -124,7 +125,7 @@ func warnBeforeExpiry(ctx context.Context, p parts) {
 		if p.identity.RenewalDue() {
 			p.log.Warn("certificate expires soon; renew it with lockstep pki issue host", zap.Time("notAfter", p.identity.NotAfter()))
 		}
-		_ = pause(ctx, warnEvery) // the loop checks ctx
+		_ = backoff.Wait(ctx, warnEvery) // the loop checks ctx
 	}
 }
 

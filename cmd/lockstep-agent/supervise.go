@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 )
 
@@ -100,7 +101,7 @@ func (s supervisor) power(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, sim.PowerOff(s.dir), held.Close()) }()
 	for ctx.Err() == nil {
-		boot, err := sim.Boot(ctx, s.dir, sim.BootOptions{Sleep: pause, Watchdog: watchdog})
+		boot, err := sim.Boot(ctx, s.dir, sim.BootOptions{Sleep: backoff.Wait, Watchdog: watchdog})
 		if ctx.Err() != nil {
 			break // powered off during the boot
 		}
@@ -135,7 +136,7 @@ func (s supervisor) session(ctx context.Context) (int, error) {
 		}
 		if ctx.Err() == nil {
 			s.log.Warn("agent exited; restarting it in the same boot", zap.Int("code", code))
-			_ = pause(ctx, crashPause) // the loop checks ctx
+			_ = backoff.Wait(ctx, crashPause) // the loop checks ctx
 		}
 	}
 	return 0, nil
@@ -173,16 +174,4 @@ func (s supervisor) child(ctx context.Context) (int, error) {
 	}()
 	r := <-done
 	return r.code, r.err
-}
-
-// pause waits for d, or returns the error of ctx if it ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -17,12 +17,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )
@@ -212,24 +212,7 @@ func (f *Fleet) host(hostID string) (*host, error) {
 	return h, nil
 }
 
-// backoff is how long to wait after so many failed dials in a row: doubled
-// each time, bounded, and spread so that a thousand hosts don't dial at once.
-func backoff(failures int) time.Duration {
-	wait := backoffMost
-	if failures < 7 {
-		wait = min(backoffMost, backoffFirst<<failures)
-	}
-	return wait/2 + rand.N(wait/2+1) //nolint:gosec // Spreading dials needs no secrecy.
-}
-
-// sleep waits, or returns false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+// dialDelay returns the delay before the next dial after a number of failed ones.
+func dialDelay(failures int) time.Duration {
+	return backoff.Jitter(backoff.Delay(backoffFirst, backoffMost, failures))
 }

@@ -396,8 +396,8 @@ func TestRemovedTargetIsDisconnected(t *testing.T) {
 func TestDialBackoffGrowsAndIsBounded(t *testing.T) {
 	for failures, most := range map[int]time.Duration{0: backoffFirst, 3: 8 * backoffFirst, 7: backoffMost, 1000: backoffMost} {
 		for range 50 {
-			if got := backoff(failures); got < most/2 || got > most {
-				t.Fatalf("backoff(%d) = %s, want between %s and %s", failures, got, most/2, most)
+			if got := dialDelay(failures); got < most/2 || got > most {
+				t.Fatalf("dialDelay(%d) = %s, want between %s and %s", failures, got, most/2, most)
 			}
 		}
 	}

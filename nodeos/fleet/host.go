@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agentpb"
+	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )
@@ -67,12 +68,12 @@ func (h *host) run(ctx context.Context) {
 			failures = 0
 		}
 		h.disconnected(err)
-		pause := backoff(failures)
+		pause := dialDelay(failures)
 		if errors.Is(err, errNoisy) {
 			pause = noisyFor
 		}
 		failures++
-		if !sleep(ctx, pause) {
+		if backoff.Wait(ctx, pause) != nil {
 			return
 		}
 	}
@@ -213,8 +214,8 @@ func (h *host) follow(parent context.Context, client agentpb.AgentClient, addres
 			if err := h.refresh(ctx, client, address); err != nil {
 				return err
 			}
-			if !sleep(ctx, refreshEvery) {
-				return ctx.Err()
+			if err := backoff.Wait(ctx, refreshEvery); err != nil {
+				return err
 			}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 )
 
 // Kind is a type of resources in a namespace.
@@ -163,21 +164,16 @@ func (r *Runtime) Run(ctx context.Context, drainer *nodeos.Drainer) error {
 
 // superviseController runs a controller and restarts it after errors.
 func (r *Runtime) superviseController(ctx context.Context, c Controller) {
-	pause := firstPause
-	for {
+	for failures := 0; ; failures++ {
 		err := runRecovered(ctx, c, &Access{store: r.store, controller: c})
 		if ctx.Err() != nil {
 			return
 		}
+		pause := backoff.Delay(firstPause, maxPause, failures)
 		r.log.Warn("controller failed; restarting", zap.String("controller", c.Name()), zap.Duration("in", pause), zap.Error(err))
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if backoff.Wait(ctx, pause) != nil {
 			return
 		}
-		pause = min(2*pause, maxPause)
 	}
 }
 

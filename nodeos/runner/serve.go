@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 )
 
 // retryPause is the delay before the loop retries a failed journal write or
@@ -88,21 +89,9 @@ func (c *Controller) begin(ctx context.Context) bool {
 			return true
 		}
 		c.cfg.Log.Error("cannot inspect the host; retrying", zap.Error(err))
-		if !pause(ctx, retryPause) {
+		if backoff.Wait(ctx, retryPause) != nil {
 			return false
 		}
-	}
-}
-
-// pause waits for d; false means that ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -181,7 +170,7 @@ func (c *Controller) report(ctx context.Context, e Event) {
 			return
 		}
 		c.cfg.Log.Error("cannot write the journal; retrying", zap.Error(err))
-		if !pause(ctx, retryPause) {
+		if backoff.Wait(ctx, retryPause) != nil {
 			return
 		}
 	}

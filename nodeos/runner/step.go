@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-dev/lockstep/nodeos"
+	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 )
 
 // Event is an input of the core: Started, PhaseEnded, UndoEnded, Stopped or
@@ -248,12 +249,15 @@ func (t *step) phaseDone() {
 	t.enter(op.Index + 1)
 }
 
+// maxBackoff limits the delay between two tries of a phase.
+const maxBackoff = time.Minute
+
 // failed applies the phase's failure policy.
 func (t *step) failed(f Failure) {
 	op := t.s.Op
 	policy := op.phase().OnFailure
 	if op.Try <= policy.Retries && !f.Permanent {
-		op.NotBefore = t.now.Add(backoff(policy.Backoff, op.Try))
+		op.NotBefore = t.now.Add(backoff.Delay(policy.Backoff, maxBackoff, op.Try-1))
 		op.Try++
 		op.Reason, op.Message = f.Reason, f.Message
 		return
@@ -275,15 +279,6 @@ func (t *step) failed(f Failure) {
 	default:
 		t.abort(f.Reason, f.Message)
 	}
-}
-
-// backoff returns the delay after the given try.
-func backoff(first time.Duration, try int) time.Duration {
-	const most = time.Minute
-	if first <= 0 || try > 10 {
-		return min(max(first, 0), most)
-	}
-	return min(first<<max(try-1, 0), most)
 }
 
 // abort ends an operation that can't continue: if its OS is on trial, it rolls
