@@ -78,6 +78,12 @@ func CompareVersions(a, b string) (int, error) {
 	return va.Compare(vb), nil
 }
 
+// MajorMinor returns the major and the minor number of a version.
+func MajorMinor(version string) (major, minor uint64, err error) {
+	v, err := parseVersion(version)
+	return v.Major, v.Minor, err
+}
+
 // parseVersion parses a version, with or without a leading v.
 func parseVersion(s string) (semver.Version, error) {
 	if len(s) > 128 {

@@ -327,6 +327,15 @@ func TestVersionsAreOrdered(t *testing.T) {
 	}
 }
 
+func TestMajorMinor(t *testing.T) {
+	if major, minor, err := MajorMinor("v1.20.3-rc.1+build"); err != nil || major != 1 || minor != 20 {
+		t.Errorf("%d.%d, %v", major, minor, err)
+	}
+	if _, _, err := MajorMinor("newest"); err == nil {
+		t.Error("newest was accepted")
+	}
+}
+
 func TestEventIDsRoundTrip(t *testing.T) {
 	for _, id := range []EventID{{}, {"boot", 0}, {"a/b", 1 << 60}} {
 		if got, err := ParseEventID(id.String()); err != nil || got != id {

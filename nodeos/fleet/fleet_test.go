@@ -322,7 +322,7 @@ func TestOnlyListedCapabilitiesAreOrdered(t *testing.T) {
 func TestAgentsOfTheLastThreeMinorVersionsAreSupported(t *testing.T) {
 	for versions, want := range map[[2]string]bool{
 		{"1.5.0", "1.5.0"}: true, {"1.5.0", "1.3.9"}: true, {"1.5.0", "1.2.9"}: false, {"1.5.0", "1.9.0"}: true,
-		{"1.5.0", "2.0.0"}: false, {"1.5.0", "v1.4.0-rc.1"}: true, {"1.5.0", "newest"}: false, {"1.5.0", ""}: false,
+		{"1.5.0", "2.0.0"}: false, {"1.5.0", "v1.4.0-rc.1"}: true, {"1.5.0", "newest"}: false, {"1.5.0", "1.5"}: true, {"1.5.0", "1.5.0junk"}: false, {"1.x", "1.5.0"}: false, {"1.5.0", ""}: false,
 		{"dev", "1.5.0"}: true, {"1.5.0", "dev"}: true,
 	} {
 		if got := supports(versions[0], versions[1]); got != want {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -161,14 +160,9 @@ func supports(ours, agents string) bool {
 	if ours == unversioned || agents == unversioned {
 		return true
 	}
-	var major, minor, agentMajor, agentMinor int
-	if _, err := fmt.Sscanf(strings.TrimPrefix(ours, "v"), "%d.%d", &major, &minor); err != nil {
-		return false
-	}
-	if _, err := fmt.Sscanf(strings.TrimPrefix(agents, "v"), "%d.%d", &agentMajor, &agentMinor); err != nil {
-		return false
-	}
-	return major == agentMajor && agentMinor >= minor-2
+	major, minor, err := nodeos.MajorMinor(ours)
+	agentMajor, agentMinor, agentErr := nodeos.MajorMinor(agents)
+	return err == nil && agentErr == nil && major == agentMajor && agentMinor+2 >= minor
 }
 
 // errNoisy disconnects a host that sends too many events.
