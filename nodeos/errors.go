@@ -131,7 +131,7 @@ type Refusal struct {
 	Message string
 }
 
-// Refuse makes a Refusal.
+// Refuse returns a Refusal.
 func Refuse(why, format string, args ...any) error {
 	return &Refusal{Why: why, Message: fmt.Sprintf(format, args...)}
 }

@@ -90,7 +90,7 @@ func TestTakeoverTable(t *testing.T) {
 				expected = TakeoverAlways
 			}
 			if got := CanTakeOver(running, next); got != expected {
-				t.Errorf("%s over %s is %d, want %d", next, running, got, expected)
+				t.Errorf("%s during %s is %d, want %d", next, running, got, expected)
 			}
 		}
 	}

@@ -58,7 +58,7 @@ func serve(ctx context.Context, cfg agentConfig, stderr io.Writer) (err error) {
 	}
 	log = log.With(zap.String("host", own.HostID))
 	for _, option := range cfg.insecure.enabled() {
-		log.Warn("insecure option enabled", zap.String("door", option))
+		log.Warn("insecure option enabled", zap.String("option", option))
 	}
 	trusted, err := openTrust(cfg, now)
 	if err != nil {

@@ -244,7 +244,7 @@ func TestFleetReconnectsAfterARestartAndResumesEvents(t *testing.T) {
 	r.waitFor("h1", "connected", connected)
 	<-p.watched
 	p.events <- wire.EventToProto(nodeos.Event{ID: nodeos.EventID{BootID: "boot-1", Seq: 41}, Payload: nodeos.EventRestart{}})
-	r.waitFor("h1", "told of the restart", func(State) bool {
+	r.waitFor("h1", "notified of the restart", func(State) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return len(r.seen) == 1
@@ -277,7 +277,7 @@ func TestUnreachableErrorNamesEachAddress(t *testing.T) {
 	if reasonOf(state.Err) != "Unreachable" || !strings.Contains(state.Err.Error(), "no-port") {
 		t.Errorf("error = %v with reason %q", state.Err, reasonOf(state.Err))
 	}
-	r.waitFor("h2", "told that it has no address", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "spec.address") })
+	r.waitFor("h2", "reported without an address", func(s State) bool { return s.Err != nil && strings.Contains(s.Err.Error(), "spec.address") })
 	if err := second(r.fleet.Stage(t.Context(), "h9", Order{OperationID: "op-1"}, image("a"))); reasonOf(err) != "Unreachable" {
 		t.Errorf("an order to an unknown host = %v", err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 )
 
-// made returns a platform with a directory of files.
-func made(t *testing.T, name string, files map[string]string) nodeos.Platform {
+// newPlatform returns a platform with a directory of files.
+func newPlatform(t *testing.T, name string, files map[string]string) nodeos.Platform {
 	t.Helper()
 	dir := t.TempDir()
 	for f, content := range files {
@@ -48,7 +48,7 @@ func TestEachPlatformHasItsNameAndMode(t *testing.T) {
 	for name, mode := range map[string]nodeos.Mode{
 		"metal": nodeos.ModeMetal, "container": nodeos.ModeContainer, "nocloud": nodeos.ModeCloud,
 	} {
-		if p := made(t, name, nil); p.Name() != name || p.Mode() != mode {
+		if p := newPlatform(t, name, nil); p.Name() != name || p.Mode() != mode {
 			t.Errorf("platform %s: name %s, mode %s", name, p.Name(), p.Mode())
 		}
 	}
@@ -58,7 +58,7 @@ func TestEachPlatformHasItsNameAndMode(t *testing.T) {
 }
 
 func TestExternalIPsAreTheGlobalUnicastAddressesInOrder(t *testing.T) {
-	got, err := made(t, "metal", nil).ExternalIPs(t.Context())
+	got, err := newPlatform(t, "metal", nil).ExternalIPs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestConfigurationAndHostnameAreReadFromThePlatformFiles(t *testing.T) {
 		"nocloud without local name": {"nocloud", map[string]string{"meta-data": "instance-id: i\n"}, "", "kernel-name"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := made(t, tc.platform, tc.files)
+			p := newPlatform(t, tc.platform, tc.files)
 			data, err := p.Configuration(t.Context())
 			if err != nil || string(data) != tc.config {
 				t.Errorf("configuration is %q, %v", data, err)

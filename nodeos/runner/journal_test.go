@@ -219,7 +219,7 @@ func TestTornRecordIsDiscardedAndOverwritten(t *testing.T) {
 	}
 	j := open(t, dir)
 	if got := j.State().Op.ID; got != "op0" {
-		t.Errorf("the state is of %s, want op0", got)
+		t.Errorf("the state is from %s, want op0", got)
 	}
 	s := j.State()
 	s.Starts = 99

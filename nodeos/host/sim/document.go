@@ -16,10 +16,9 @@ import (
 )
 
 // maxImage is the maximum size of an image, in bytes.
-// Document is the content of an image.
 const maxImage = 256 << 20
 
-// Document is what an image of the simulated machine says.
+// Document is the content of an image.
 type Document struct {
 	// Product is the product of the OS.
 	Product string `json:"product"`

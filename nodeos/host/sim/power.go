@@ -17,10 +17,9 @@ import (
 // powerFile is locked by the process that powers a machine. The lock ends with the
 // process, so that a killed supervisor is a power loss even though it leaves the
 // file run/up behind.
-// powerRetry is the interval between attempts at a held lock.
 const powerFile = "power.lock"
 
-// powerRetry is how often a taken lock is tried again.
+// powerRetry is the interval between attempts at a held lock.
 const powerRetry = 50 * time.Millisecond
 
 // HoldPower powers the machine in dir until the returned closer is closed or the
