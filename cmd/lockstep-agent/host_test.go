@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -242,6 +243,12 @@ func TestHostKeepsItsIDAndRejectsTheCertificateOfAnotherHost(t *testing.T) {
 	}
 	if err := keepHostID(dir, "h2"); err == nil || !strings.Contains(err.Error(), "h1") {
 		t.Errorf("another id = %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("files = %v, %v; want only the host id", left, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "host-id")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("host id = %v, %v; want mode 0600", info, err)
 	}
 }
 

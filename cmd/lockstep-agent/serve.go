@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agent"
 	"github.com/lockstep-dev/lockstep/nodeos/backoff"
+	"github.com/lockstep-dev/lockstep/nodeos/files"
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 	"github.com/lockstep-dev/lockstep/nodeos/logs"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
@@ -182,6 +183,9 @@ func openTrust(cfg agentConfig, now func() time.Time) (*agent.TrustStore, error)
 	return trusted, nil
 }
 
+// maxHostID limits the file of the host id, in bytes.
+const maxHostID = 1 << 10
+
 // keepHostID stores the host id at the first start. A different id later means that
 // certificates were mixed up or a disk was cloned.
 func keepHostID(stateDir, hostID string) error {
@@ -189,15 +193,13 @@ func keepHostID(stateDir, hostID string) error {
 		return fmt.Errorf("create the state directory: %w", err)
 	}
 	file := filepath.Join(stateDir, "host-id")
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err == nil {
-		_, err = f.WriteString(hostID + "\n")
-		return errors.Join(err, f.Sync(), f.Close())
+	data, err := files.Read(file, maxHostID)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := files.Write(file, []byte(hostID+"\n"), 0o600); err != nil {
+			return fmt.Errorf("store the host id: %w", err)
+		}
+		return nil
 	}
-	if !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("store the host id: %w", err)
-	}
-	data, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("read the host id: %w", err)
 	}
