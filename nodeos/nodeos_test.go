@@ -115,6 +115,26 @@ func requestFor(seq Sequence) Request {
 	}
 }
 
+// describe returns a plan as readable text, one line per phase.
+func describe(plan []Phase) []string {
+	out := make([]string, 0, len(plan))
+	for i, p := range plan {
+		words := []string{fmt.Sprintf("%d. %s:", i+1, p.Name)}
+		for _, t := range p.Tasks {
+			words = append(words, t.Name)
+		}
+		line := strings.Join(words, " ")
+		if p.Ends == EndBoot {
+			line += ", then the machine boots"
+		}
+		if p.Ends == EndDecision {
+			line += ", then waits for commit or rollback"
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
 func TestEverySequenceHasItsPhases(t *testing.T) {
 	want := map[Sequence]string{
 		SequenceBoot:         "1. config: load-config\n2. services: start-services",
@@ -137,7 +157,7 @@ func TestEverySequenceHasItsPhases(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", seq, err)
 		}
-		if diff := cmp.Diff(want[seq], strings.Join(Describe(plan), "\n")); diff != "" {
+		if diff := cmp.Diff(want[seq], strings.Join(describe(plan), "\n")); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", seq, diff)
 		}
 		for _, p := range plan {

@@ -3,11 +3,7 @@
 
 package nodeos
 
-import (
-	"fmt"
-	"strings"
-	"time"
-)
+import "time"
 
 // Plan returns the phases of a sequence for a mode and a request; it's pure. A
 // mode that lacks a needed capability gives an *UnsupportedError, a request
@@ -228,23 +224,3 @@ func fatal() func(*Phase)      { return func(p *Phase) { p.OnFailure.Then = Fata
 
 func ends(e PhaseEnd) func(*Phase)      { return func(p *Phase) { p.Ends = e } }
 func effect(e PhaseEffect) func(*Phase) { return func(p *Phase) { p.Effect = e } }
-
-// Describe returns a plan as readable text, one line per phase.
-func Describe(plan []Phase) []string {
-	out := make([]string, 0, len(plan))
-	for i, p := range plan {
-		words := []string{fmt.Sprintf("%d. %s:", i+1, p.Name)}
-		for _, t := range p.Tasks {
-			words = append(words, t.Name)
-		}
-		line := strings.Join(words, " ")
-		if p.Ends == EndBoot {
-			line += ", then the machine boots"
-		}
-		if p.Ends == EndDecision {
-			line += ", then waits for commit or rollback"
-		}
-		out = append(out, line)
-	}
-	return out
-}

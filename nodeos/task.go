@@ -49,8 +49,6 @@ const (
 const (
 	// ParamCommand is the reboot command of TaskRestart: restart or power-off.
 	ParamCommand = "command"
-	// ParamDigest is the digest that a verification expects.
-	ParamDigest = "digest"
 )
 
 // TaskExecutionFunc executes a task. It returns when its context ends and is

@@ -89,9 +89,6 @@ func OpenDirectory(path string) (*Directory, error) {
 	return &Directory{path: path, hosts: hosts, callers: callers}, nil
 }
 
-// ClusterUID returns the UID of the directory's cluster.
-func (d *Directory) ClusterUID() string { return d.hosts.ClusterUID() }
-
 // IssueHost issues a certificate for a host and returns its directory. If public is
 // set, the private key stays on the host and only certificates are written. An
 // existing certificate is replaced.

@@ -355,8 +355,8 @@ func TestInitNeverOverwritesAnAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.ClusterUID() != cluster {
-		t.Errorf("cluster UID = %q, want %q", again.ClusterUID(), cluster)
+	if again.hosts.ClusterUID() != cluster {
+		t.Errorf("cluster UID = %q, want %q", again.hosts.ClusterUID(), cluster)
 	}
 }
 

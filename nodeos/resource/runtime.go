@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -119,21 +118,6 @@ func direction(e nodeos.DependencyEdge) int {
 		return 1
 	}
 	return 0
-}
-
-// DOT returns a dependency graph in the Graphviz language.
-func DOT(g nodeos.DependencyGraph) string {
-	var b strings.Builder
-	b.WriteString("digraph host {\n")
-	for _, e := range g.Edges {
-		from, to := e.Namespace+"/"+e.Type, e.Controller
-		if e.Output {
-			from, to = to, from
-		}
-		fmt.Fprintf(&b, "  %q -> %q;\n", from, to)
-	}
-	b.WriteString("}\n")
-	return b.String()
 }
 
 // Limits of the delay before a failed controller is restarted.
