@@ -17,5 +17,5 @@
 // journaled and resumed after a reboot.
 //
 // All types are values and all functions are pure, except Drainer. The package
-// imports no package of this project but config/sanitize.
+// imports no other package of this project.
 package nodeos

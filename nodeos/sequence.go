@@ -19,7 +19,7 @@ const (
 	SequenceBootstrap
 	// SequenceInitialize loads the machine configuration.
 	SequenceInitialize
-	// SequenceInstall writes the first system to a machine.
+	// SequenceInstall installs the first OS on a machine.
 	SequenceInstall
 	// SequenceShutdown stops the services and powers the machine off.
 	SequenceShutdown
@@ -110,7 +110,7 @@ func (s Sequence) Restarts() bool { return s.Needs()&(Reboot|Shutdown) != 0 }
 // Takeover is the option that a sequence needs to interrupt a running one.
 type Takeover int
 
-// The levels of a take-over.
+// The values of Takeover.
 const (
 	// TakeoverNever requires WithTakeover.
 	TakeoverNever Takeover = iota

@@ -72,7 +72,7 @@ func createMachine(cfg simConfig) error {
 	if cfg.imageRef != "" && err != nil {
 		return fmt.Errorf("-sim-image-ref: %w", err)
 	}
-	image, err := sim.ImageOf("local/first-system", content)
+	image, err := sim.ImageOf("local/first-os", content)
 	if err != nil {
 		return fmt.Errorf("-sim-image %s: %w", cfg.image, err)
 	}

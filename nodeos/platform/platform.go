@@ -118,7 +118,7 @@ func (container) Name() string { return "container" }
 // Mode implements nodeos.Platform.
 func (container) Mode() nodeos.Mode { return nodeos.ModeContainer }
 
-// KernelArgs implements nodeos.Platform: the kernel is not ours.
+// KernelArgs implements nodeos.Platform: a container has no kernel of its own.
 func (container) KernelArgs() []string { return nil }
 
 // nocloud is a virtual machine with a NoCloud seed: the directory that

@@ -23,7 +23,7 @@ type model struct {
 	now   time.Time
 	boots int
 
-	good    string // the default system
+	good    string // the version of the default OS
 	inSlot  string // the other slot's version
 	slotBad bool
 	trying  bool // the other slot boots next
