@@ -20,19 +20,19 @@ import (
 )
 
 const (
-	// costLimit bounds one evaluation, in CEL's units; Kubernetes allows a
-	// validating admission policy ten times that.
+	// costLimit bounds one evaluation, in CEL cost units; Kubernetes allows a
+	// ValidatingAdmissionPolicy ten times as much.
 	costLimit = 1_000_000
 	// maxExpression bounds an expression, in bytes.
 	maxExpression = 4096
-	// maxPrograms bounds the compiled expressions that are kept.
+	// maxPrograms bounds the cache of compiled expressions.
 	maxPrograms = 2048
-	// checkEvery is how many steps of a comprehension pass between two looks
-	// at the context.
+	// checkEvery is the number of comprehension steps between two checks of
+	// the context.
 	checkEvery = 1000
 )
 
-// rules compiles health expressions, each once.
+// rules compiles and caches health expressions.
 type rules struct {
 	env *cel.Env
 
@@ -40,8 +40,8 @@ type rules struct {
 	programs map[string]cel.Program
 }
 
-// newRules makes the environment: self is the live object, and its metadata,
-// spec and status are variables of their own, as in Flux.
+// newRules creates the CEL environment: self is the live object; metadata, spec
+// and status are variables too, as in Flux.
 func newRules() (*rules, error) {
 	env, err := cel.NewEnv(
 		cel.Variable("self", cel.DynType),
@@ -53,13 +53,13 @@ func newRules() (*rules, error) {
 		ext.Sets(),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("CEL environment: %w", err)
+		return nil, fmt.Errorf("create CEL environment: %w", err)
 	}
 	return &rules{env: env, programs: map[string]cel.Program{}}, nil
 }
 
-// Validate reports whether the expression compiles to a condition. It is what
-// a load of a payload checks before anything is applied.
+// Validate returns an error unless the expression compiles to a condition. It
+// runs when a payload is loaded, before anything is applied.
 func Validate(expression string) error {
 	r, err := newRules()
 	if err != nil {
@@ -76,18 +76,18 @@ func (r *rules) program(expression string) (cel.Program, error) {
 		return p, nil
 	}
 	if len(expression) > maxExpression {
-		return nil, fmt.Errorf("the expression has %d bytes, at most %d are allowed", len(expression), maxExpression)
+		return nil, fmt.Errorf("expression too long: %d bytes, at most %d allowed", len(expression), maxExpression)
 	}
 	ast, issues := r.env.Compile(expression)
 	if issues.Err() != nil {
-		return nil, fmt.Errorf("the expression doesn't compile: %w", issues.Err())
+		return nil, fmt.Errorf("compile expression: %w", issues.Err())
 	}
 	if out := ast.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) {
-		return nil, fmt.Errorf("the expression gives a %s, want a bool", out)
+		return nil, fmt.Errorf("expression returns %s, want bool", out)
 	}
 	p, err := r.env.Program(ast, cel.CostLimit(costLimit), cel.InterruptCheckFrequency(checkEvery), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
-		return nil, fmt.Errorf("the expression can't be planned: %w", err)
+		return nil, fmt.Errorf("plan expression: %w", err)
 	}
 	if len(r.programs) >= maxPrograms {
 		clear(r.programs)
@@ -96,45 +96,46 @@ func (r *rules) program(expression string) (cel.Program, error) {
 	return p, nil
 }
 
-// errNotBool is what an expression of dynamic type may turn out to give.
-var errNotBool = errors.New("it doesn't give true or false")
+// errNotBool is returned when an expression of dynamic type evaluates to
+// something other than a bool.
+var errNotBool = errors.New("result isn't a bool")
 
-// judge evaluates the manifest's expression. A field that isn't there yet is
-// not an error but a reason to wait.
-func (r *rules) judge(ctx context.Context, m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+// evaluate evaluates the manifest's expression. A missing field isn't a failure:
+// the controller may set it later.
+func (r *rules) evaluate(ctx context.Context, m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	if m.ID.GroupKind() == kinds.Secret {
-		return Verdict{Failed: true, Reason: ReasonInvalidRule, Message: "health expressions over Secrets aren't allowed; remove the annotation " + payload.AnnotationHealth}
+		return Verdict{Failed: true, Reason: ReasonInvalidRule, Message: "health expressions aren't allowed for Secrets; remove the annotation " + payload.AnnotationHealth}
 	}
 	p, err := r.program(m.Health)
 	if err != nil {
-		return Verdict{Failed: true, Reason: ReasonInvalidRule, Message: sanitize.Clip(err.Error(), 1024)}
+		return Verdict{Failed: true, Reason: ReasonInvalidRule, Message: "health expression is invalid: " + sanitize.Clip(err.Error(), 1024)}
 	}
 	if !observed(body) {
-		return Verdict{Reason: ReasonNotObserved, Message: "the controller hasn't seen the newest generation yet"}
+		return Verdict{Reason: ReasonNotObserved, Message: "latest generation not observed by the controller yet"}
 	}
-	holds, err := evaluate(ctx, p, body)
+	holds, err := eval(ctx, p, body)
 	switch {
 	case err != nil:
-		return Verdict{Reason: ReasonInProgress, Message: "health expression: " + sanitize.Line(err.Error())}
+		return Verdict{Reason: ReasonInProgress, Message: "health expression can't be evaluated yet: " + sanitize.Line(err.Error())}
 	case holds:
 		return Verdict{Ready: true}
 	default:
-		return Verdict{Reason: ReasonInProgress, Message: "health expression is false: " + sanitize.Line(m.Health) + ownWords(body)}
+		return Verdict{Reason: ReasonInProgress, Message: "health expression is false: " + sanitize.Line(m.Health) + notReadyCondition(body)}
 	}
 }
 
-// ownWords is what the object itself says about why it isn't ready, "" if it
-// says nothing.
-func ownWords(body *unstructured.Unstructured) string {
+// notReadyCondition returns the object's own Ready or Available condition if it
+// isn't True, formatted as the end of a message.
+func notReadyCondition(body *unstructured.Unstructured) string {
 	for _, kind := range []string{"Ready", "Available"} {
 		if c := condition(body, kind); c.status != "" && c.status != "True" {
-			return "; " + c.words()
+			return "; " + c.String()
 		}
 	}
 	return ""
 }
 
-func evaluate(ctx context.Context, p cel.Program, body *unstructured.Unstructured) (bool, error) {
+func eval(ctx context.Context, p cel.Program, body *unstructured.Unstructured) (bool, error) {
 	out, _, err := p.ContextEval(ctx, map[string]any{
 		"self":     body.Object,
 		"metadata": part(body, "metadata"),
@@ -151,8 +152,8 @@ func evaluate(ctx context.Context, p cel.Program, body *unstructured.Unstructure
 	return bool(b), nil
 }
 
-// part returns a part of the object, an empty one where it's missing, so that
-// has(status.x) works from the beginning.
+// part returns a top-level field of the object, an empty map if it's missing, so
+// that has(status.x) works before the first status.
 func part(body *unstructured.Unstructured, name string) map[string]any {
 	m, _ := body.Object[name].(map[string]any)
 	if m == nil {

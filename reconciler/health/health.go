@@ -1,15 +1,14 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health tells whether an applied object is level yet: whether what
-// the manifest asked for has come to be.
+// Package health evaluates whether an applied object is ready.
 //
-// It reads the watch cache of package live and asks the server nothing. The
-// rules, first that fits: the manifest's own CEL expression; the kind's
-// contract (Job, CustomResourceDefinition, ClusterOperator, NodeOS); kstatus.
-// An object is judged only in a version that isn't older than the apply's
-// answer, and where it counts generations, only when its controller observed
-// the newest.
+// It reads the watch cache of package live and sends no requests. The first
+// matching rule applies: the manifest's own CEL expression; the contract of the
+// kind (for example Job, CustomResourceDefinition, ClusterOperator, NodeOS);
+// kstatus. A state older than the response to the apply is never evaluated, and
+// an object with an observedGeneration is ready only once its controller
+// observed the latest generation.
 package health
 
 import (
@@ -18,14 +17,14 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// The reasons of verdicts that aren't level. Kinds' own reasons pass too.
+// The reasons of verdicts that aren't ready. Other values are reasons of the
+// kind's contract or of the object's own conditions.
 const (
 	ReasonNotObserved      = "NotObserved"
 	ReasonNotFound         = "NotFound"
@@ -37,54 +36,57 @@ const (
 	ReasonDeadlineExceeded = "HealthCheckTimeout"
 )
 
-// Verdict is what is known of an object's health.
+// Verdict is the health of an object.
 type Verdict struct {
-	// Ready tells that nothing more is waited for.
+	// Ready is true if the object is healthy.
 	Ready bool
-	// Failed tells that waiting won't help: the object says that it gave up.
+	// Failed is true if waiting can't help: the object reports a failure.
 	Failed bool
-	// Waiting tells that the object waits for something that is no fault, such
-	// as a maintenance window: the clock of a wait stands still.
+	// Waiting is true if the object waits for something that isn't a fault, such
+	// as a maintenance window. This time doesn't count against the timeout.
 	Waiting bool
-	// Reason and Message say why the object isn't level, in its own words
-	// where it has some; they may hold foreign text that was made safe.
+	// Reason and Message explain why the object isn't ready. They may contain
+	// sanitized text of the object's own conditions.
 	Reason, Message string
 }
 
-// Error says that an object didn't become level.
+// Error reports that an object didn't become ready.
 type Error struct {
 	ID      payload.ObjectID
 	Verdict Verdict
-	// Waited is how long, without the time that didn't count.
+	// Waited is the time that counted against the timeout.
 	Waited time.Duration
 	reason string
 }
 
-// Error names the object and its own message.
+// Error names the object, and the reason and message of its verdict.
 func (e *Error) Error() string {
 	if e.Verdict.Failed {
 		return fmt.Sprintf("%s: %s: %s", e.ID, e.Verdict.Reason, e.Verdict.Message)
 	}
-	return fmt.Sprintf("%s isn't level after %s: %s: %s", e.ID, e.Waited.Round(time.Second), e.Verdict.Reason, e.Verdict.Message)
+	return fmt.Sprintf("%s not ready after %s: %s: %s", e.ID, e.Waited.Round(time.Second), e.Verdict.Reason, e.Verdict.Message)
 }
 
-// Reason is the condition's reason: the object's own if it failed.
+// Reason returns the reason for a condition: the object's own if it failed, else
+// ReasonDeadlineExceeded.
 func (e *Error) Reason() string { return e.reason }
 
-// Retriable reports whether it may become level by itself still.
+// Retriable reports whether the object may become ready without a change of its
+// manifest.
 func (e *Error) Retriable() bool { return e.Verdict.Reason != ReasonInvalidRule }
 
-// Object returns the object that blocks.
+// Object returns the object that isn't ready.
 func (e *Error) Object() payload.ObjectID { return e.ID }
 
-// Checker judges objects by the cache. It may be used concurrently.
+// Checker evaluates the health of objects in the watch cache. It is safe for
+// concurrent use.
 type Checker struct {
 	cache *live.Cache
 	rules *rules
 	now   func() time.Time
 }
 
-// NewChecker makes a checker over a running cache.
+// NewChecker returns a Checker that reads from a running cache.
 func NewChecker(cache *live.Cache, now func() time.Time) (*Checker, error) {
 	r, err := newRules()
 	if err != nil {
@@ -93,89 +95,83 @@ func NewChecker(cache *live.Cache, now func() time.Time) (*Checker, error) {
 	return &Checker{cache: cache, rules: r, now: now}, nil
 }
 
-// rule judges an object's body.
-type rule func(m *payload.Manifest, body *unstructured.Unstructured) Verdict
+// evaluator evaluates an object by the contract of its kind.
+type evaluator func(m *payload.Manifest, body *unstructured.Unstructured) Verdict
 
-// Check judges the manifest's object as the cache shows it now. since is the
-// resource version of the apply's answer; older states aren't looked at.
+// Check evaluates the manifest's object in its cached state. since is the
+// resource version of the response to the apply; an older state is reported as
+// ReasonNotObserved.
 func (c *Checker) Check(ctx context.Context, m *payload.Manifest, since string) Verdict {
 	return c.check(ctx, m, since, Evaluate)
 }
 
-// standing judges the object while nobody changes it.
-func (c *Checker) standing(ctx context.Context, m *payload.Manifest) Verdict {
-	return c.check(ctx, m, "", judgeStanding)
+// checkSteady evaluates an object that isn't being rolled out.
+func (c *Checker) checkSteady(ctx context.Context, m *payload.Manifest) Verdict {
+	return c.check(ctx, m, "", evaluateSteady)
 }
 
-func (c *Checker) check(ctx context.Context, m *payload.Manifest, since string, by rule) Verdict {
+func (c *Checker) check(ctx context.Context, m *payload.Manifest, since string, by evaluator) Verdict {
 	if m.Delete || m.Wait == payload.WaitNone {
 		return Verdict{Ready: true}
 	}
 	view := c.cache.Get(m.ID)
 	switch view.State {
 	case live.Absent:
-		return absent(view, since)
+		return evaluateAbsent(view, since)
 	case live.Present:
-		return c.present(ctx, m, view.Object, since, by)
+		return c.evaluatePresent(ctx, m, view.Object, since, by)
 	case live.Unknown:
 	}
-	return Verdict{Reason: ReasonUnwatchable, Message: "the kind isn't watched yet"}
+	return Verdict{Reason: ReasonUnwatchable, Message: "kind isn't watched yet"}
 }
 
-func absent(view live.View, since string) Verdict {
+func evaluateAbsent(view live.View, since string) Verdict {
 	switch {
 	case older(view.AsOf, since):
-		// The end of a Job that it shows is that of the one before.
-		return Verdict{Reason: ReasonNotObserved, Message: "the watch hasn't shown the object yet"}
+		// A completion in this view is that of the previous Job.
+		return Verdict{Reason: ReasonNotObserved, Message: "object not in the watch cache yet"}
 	case view.Finished:
 		return Verdict{Ready: true}
 	default:
-		return Verdict{Reason: ReasonNotFound, Message: "the object isn't there any more; it's applied anew"}
+		return Verdict{Reason: ReasonNotFound, Message: "object not found; it is recreated automatically"}
 	}
 }
 
-func (c *Checker) present(ctx context.Context, m *payload.Manifest, o *live.Object, since string, by rule) Verdict {
+func (c *Checker) evaluatePresent(ctx context.Context, m *payload.Manifest, o *live.Object, since string, by evaluator) Verdict {
 	switch {
 	case older(o.ResourceVersion, since):
-		return Verdict{Reason: ReasonNotObserved, Message: "the watch hasn't shown the newest state yet"}
+		return Verdict{Reason: ReasonNotObserved, Message: "latest change not in the watch cache yet"}
 	case o.Deleting:
-		return Verdict{Reason: ReasonTerminating, Message: fmt.Sprintf("the object is being deleted; finalizers: %.200q", o.Finalizers())}
+		return Verdict{Reason: ReasonTerminating, Message: fmt.Sprintf("object is being deleted; finalizers: %.200q", o.Finalizers())}
 	case !live.NeedsBody(m):
 		return Verdict{Ready: true}
 	case o.Body == nil:
-		return Verdict{Reason: ReasonNotObserved, Message: "the watch hasn't shown the object's status yet"}
+		return Verdict{Reason: ReasonNotObserved, Message: "object status not in the watch cache yet"}
+	case m.Health != "":
+		return c.rules.evaluate(ctx, m, o.Body)
 	default:
-		return c.judge(ctx, m, o.Body, by)
+		return by(m, o.Body)
 	}
 }
 
-// judge applies the first rule that fits.
-func (c *Checker) judge(ctx context.Context, m *payload.Manifest, body *unstructured.Unstructured, by rule) Verdict {
-	if m.Health != "" {
-		return c.rules.judge(ctx, m, body)
-	}
-	return by(m, body)
-}
-
-// Budget is how long an object may take to become level.
+// Budget is the time in which an object must become ready.
 type Budget struct {
-	// Total is the time it may take, Spent how much of it earlier waits for
-	// the same manifest took.
+	// Total is the timeout. Spent is the part of it that earlier waits for the
+	// same manifest used.
 	Total, Spent time.Duration
 }
 
-// leastWait is how long a wait lasts at least, whatever was spent before it:
-// what became level meanwhile has to be seen.
-const leastWait = 5 * time.Second
+// minWait is the minimum duration of a wait, even if the budget is spent, so
+// that an object that became ready in the meantime is observed.
+const minWait = 5 * time.Second
 
-// Progress hears of a verdict that isn't level when it changes, and of how much
-// of the budget was spent until then.
+// Progress is called with each changed verdict that isn't ready, and with the
+// budget spent so far.
 type Progress func(v Verdict, spent time.Duration)
 
-// Wait waits until the manifest's object is level. It returns an *Error when
-// the object says that it failed, or when the budget is spent, in which time
-// spent waiting for a window doesn't count; or the cause of ctx's end. progress
-// may be nil.
+// Wait waits until the manifest's object is ready. It returns an *Error when the
+// object failed or the budget is spent, or the cause of ctx. Time with
+// Verdict.Waiting doesn't count against the budget. progress may be nil.
 func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, budget Budget, progress Progress) error {
 	if live.NeedsBody(m) {
 		in := live.Interest{ID: m.ID, GVK: m.GVK, Body: true}
@@ -185,7 +181,7 @@ func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, b
 	changes, stop := c.cache.Changes(m.ID)
 	defer stop()
 	w := newWaiter(m, budget, c.now(), progress)
-	timer := time.NewTimer(w.nap())
+	timer := time.NewTimer(w.remaining())
 	defer timer.Stop()
 	for {
 		v := c.Check(ctx, m, since)
@@ -195,7 +191,7 @@ func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, b
 		if err := w.step(v, c.now()); err != nil {
 			return err
 		}
-		timer.Reset(w.nap())
+		timer.Reset(w.remaining())
 		select {
 		case <-changes:
 		case <-timer.C:
@@ -205,8 +201,7 @@ func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, b
 	}
 }
 
-// waiter is the clock of one wait: it stands still while the object waits for
-// a window.
+// waiter measures the time of one wait. It stops while the verdict is Waiting.
 type waiter struct {
 	m        *payload.Manifest
 	budget   time.Duration
@@ -217,11 +212,11 @@ type waiter struct {
 }
 
 func newWaiter(m *payload.Manifest, budget Budget, now time.Time, progress Progress) *waiter {
-	return &waiter{m: m, budget: max(budget.Total, budget.Spent+leastWait), spent: budget.Spent, last: now, progress: progress}
+	return &waiter{m: m, budget: max(budget.Total, budget.Spent+minWait), spent: budget.Spent, last: now, progress: progress}
 }
 
-// step takes the newest verdict; the time since the last one counts unless
-// the object was waiting.
+// step records a verdict. The time since the previous verdict counts unless that
+// was Waiting.
 func (w *waiter) step(v Verdict, now time.Time) error {
 	if !w.verdict.Waiting {
 		w.spent += now.Sub(w.last)
@@ -240,10 +235,10 @@ func (w *waiter) step(v Verdict, now time.Time) error {
 	return nil
 }
 
-// nap is the longest time without a look at the clock.
-func (w *waiter) nap() time.Duration {
+// remaining returns the time until the next check if no event arrives.
+func (w *waiter) remaining() time.Duration {
 	if w.verdict.Waiting {
-		return time.Hour // An event ends it.
+		return time.Hour
 	}
 	return max(w.budget-w.spent, time.Millisecond)
 }
@@ -252,5 +247,3 @@ func older(a, b string) bool {
 	c, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && c < 0
 }
-
-func groupKind(m *payload.Manifest) schema.GroupKind { return m.GVK.GroupKind() }

@@ -30,7 +30,7 @@ func decode(t *testing.T, text string) *unstructured.Unstructured {
 	return u
 }
 
-// manifestOf is the manifest of which body is the live object.
+// manifestOf returns a manifest whose live object is body.
 func manifestOf(t *testing.T, body *unstructured.Unstructured, wait payload.WaitPolicy) *payload.Manifest {
 	t.Helper()
 	gvk := body.GroupVersionKind()
@@ -40,146 +40,146 @@ func manifestOf(t *testing.T, body *unstructured.Unstructured, wait payload.Wait
 	}
 }
 
-func TestVerdictOfEachContract(t *testing.T) {
+func TestEvaluateByContract(t *testing.T) {
 	for name, tc := range map[string]struct {
-		body   string
-		wait   payload.WaitPolicy
-		level  bool
-		failed bool
-		waits  bool
-		reason string
+		body    string
+		wait    payload.WaitPolicy
+		ready   bool
+		failed  bool
+		waiting bool
+		reason  string
 	}{
-		"a Deployment that rolled out": {body: `
+		"a rolled out Deployment": {body: `
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: x, generation: 2}
 spec: {replicas: 1}
-status: {observedGeneration: 2, replicas: 1, updatedReplicas: 1, readyReplicas: 1, availableReplicas: 1, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "True", reason: NewReplicaSetAvailable}]}`, level: true},
-		"a Deployment whose new generation wasn't seen": {body: `
+status: {observedGeneration: 2, replicas: 1, updatedReplicas: 1, readyReplicas: 1, availableReplicas: 1, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "True", reason: NewReplicaSetAvailable}]}`, ready: true},
+		"a Deployment whose new generation isn't observed": {body: `
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: x, generation: 3}
 spec: {replicas: 1}
 status: {observedGeneration: 2, replicas: 1, updatedReplicas: 1, readyReplicas: 1, availableReplicas: 1, conditions: [{type: Available, status: "True"}]}`, reason: ReasonInProgress},
-		"a Deployment over its progress deadline": {body: `
+		"a Deployment that exceeded its progress deadline": {body: `
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: x, generation: 1}
 spec: {replicas: 1}
 status: {observedGeneration: 1, conditions: [{type: Progressing, status: "False", reason: ProgressDeadlineExceeded}]}`, failed: true, reason: ReasonFailed},
-		"a Job that runs": {body: `
+		"a running Job": {body: `
 apiVersion: batch/v1
 kind: Job
 metadata: {name: x}
 status: {active: 1}`, reason: "JobRunning"},
-		"a Job that completed": {body: `
+		"a completed Job": {body: `
 apiVersion: batch/v1
 kind: Job
 metadata: {name: x}
-status: {succeeded: 1, conditions: [{type: Complete, status: "True"}]}`, level: true},
-		"a Job that failed": {body: `
+status: {succeeded: 1, conditions: [{type: Complete, status: "True"}]}`, ready: true},
+		"a failed Job": {body: `
 apiVersion: batch/v1
 kind: Job
 metadata: {name: x}
 status: {failed: 1, conditions: [{type: Failed, status: "True", reason: BackoffLimitExceeded}]}`, failed: true, reason: "JobFailed"},
-		"a definition that isn't established": {body: `
+		"a CRD that isn't established": {body: `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: x}`, reason: "NotEstablished"},
-		"a definition whose names are taken": {body: `
+		"a CRD whose names conflict": {body: `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: x}
 status: {conditions: [{type: NamesAccepted, status: "False", reason: Conflict}]}`, failed: true, reason: "NamesNotAccepted"},
-		"an established definition": {body: `
+		"an established CRD": {body: `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: x}
-status: {conditions: [{type: Established, status: "True"}]}`, level: true},
-		"an API that is served": {body: `
+status: {conditions: [{type: Established, status: "True"}]}`, ready: true},
+		"an available APIService": {body: `
 apiVersion: apiregistration.k8s.io/v1
 kind: APIService
 metadata: {name: v1.example.com}
-status: {conditions: [{type: Available, status: "True"}]}`, level: true},
-		"an API that isn't": {body: `
+status: {conditions: [{type: Available, status: "True"}]}`, ready: true},
+		"an unavailable APIService": {body: `
 apiVersion: apiregistration.k8s.io/v1
 kind: APIService
 metadata: {name: v1.example.com}
 status: {conditions: [{type: Available, status: "False", reason: FailedDiscoveryCheck, message: no endpoints}]}`, reason: "APIServiceNotAvailable"},
-		"a claim that waits for its first consumer": {body: `
+		"a PersistentVolumeClaim without a consumer": {body: `
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: x}
-status: {phase: Pending}`, level: true},
-		"a claim whose volume is lost": {body: `
+status: {phase: Pending}`, ready: true},
+		"a PersistentVolumeClaim whose volume is lost": {body: `
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: x}
 status: {phase: Lost}`, failed: true, reason: "ClaimLost"},
-		"a custom resource that has nothing to do here": {body: `
+		"a custom resource that is not applicable": {body: `
 apiVersion: example.com/v1
 kind: Widget
 metadata: {name: x, generation: 1}
-status: {observedGeneration: 1, conditions: [{type: Ready, status: "False", reason: NotApplicable, message: no such hardware}]}`, level: true},
-		"the same of an older generation": {body: `
+status: {observedGeneration: 1, conditions: [{type: Ready, status: "False", reason: NotApplicable, message: no such hardware}]}`, ready: true},
+		"a not applicable custom resource of an older generation": {body: `
 apiVersion: example.com/v1
 kind: Widget
 metadata: {name: x, generation: 2}
 status: {observedGeneration: 1, conditions: [{type: Ready, status: "False", reason: NotApplicable, message: no such hardware}]}`, reason: ReasonInProgress},
-		"a NodeOS that nobody looked at": {body: `
+		"a NodeOS that isn't observed": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}`, reason: ReasonNotObserved},
-		"a NodeOS on its way": {body: `
+		"a NodeOS being rolled out": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}
 status: {observedGeneration: 1, counts: {total: 3, updated: 1, inFlight: 1}, conditions: [{type: Ready, status: "False", reason: Progressing}]}`, reason: ReasonInProgress},
-		"the same where its start is enough": {body: `
+		"a NodeOS being rolled out with wait: started": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}
-status: {observedGeneration: 1, counts: {total: 3, updated: 1, inFlight: 1}, conditions: [{type: Ready, status: "False", reason: Progressing}]}`, wait: payload.WaitStarted, level: true},
-		"the same where nothing is waited for": {body: `
+status: {observedGeneration: 1, counts: {total: 3, updated: 1, inFlight: 1}, conditions: [{type: Ready, status: "False", reason: Progressing}]}`, wait: payload.WaitStarted, ready: true},
+		"a NodeOS with wait: none": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
-metadata: {name: x, generation: 1}`, wait: payload.WaitNone, level: true},
-		"a NodeOS with all hosts updated but those in quarantine": {body: `
+metadata: {name: x, generation: 1}`, wait: payload.WaitNone, ready: true},
+		"a NodeOS with all hosts updated except quarantined ones": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}
-status: {observedGeneration: 1, counts: {total: 3, updated: 2, quarantined: 1}, conditions: [{type: Ready, status: "True", reason: Succeeded}]}`, level: true},
-		"a NodeOS that is ready but for hosts that weren't counted": {body: `
+status: {observedGeneration: 1, counts: {total: 3, updated: 2, quarantined: 1}, conditions: [{type: Ready, status: "True", reason: Succeeded}]}`, ready: true},
+		"a Ready NodeOS with hosts that aren't updated": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}
 status: {observedGeneration: 1, counts: {total: 3, updated: 2}, conditions: [{type: Ready, status: "True", reason: Succeeded}]}`, reason: ReasonInProgress},
-		"a NodeOS whose window is closed": {body: `
+		"a NodeOS outside its maintenance window": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}
-status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Ready, status: "False", reason: OutsideWindow}]}`, waits: true, reason: "OutsideWindow"},
-		"a NodeOS whose windows are too short": {body: `
+status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Ready, status: "False", reason: OutsideWindow}]}`, waiting: true, reason: "OutsideWindow"},
+		"a NodeOS whose maintenance windows are too short": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}
 status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Ready, status: "False", reason: WindowTooShort}]}`, reason: ReasonInProgress},
-		"a NodeOS that is paused": {body: `
+		"a paused NodeOS": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}
-status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Paused, status: "True", reason: PausedByAdmin}]}`, waits: true, reason: "PausedByAdmin"},
-		"a NodeOS that halted": {body: `
+status: {observedGeneration: 1, counts: {total: 3}, conditions: [{type: Paused, status: "True", reason: PausedByAdmin}]}`, waiting: true, reason: "PausedByAdmin"},
+		"a halted NodeOS": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
 metadata: {name: x, generation: 1}
 status: {observedGeneration: 1, counts: {total: 3, failed: 1}, conditions: [{type: Halted, status: "True", reason: FailureThreshold}]}`, failed: true, reason: "Halted"},
-		"a custom resource that stalled, in its own words": {body: `
+		"a stalled custom resource with its own reason": {body: `
 apiVersion: example.com/v1
 kind: Widget
 metadata: {name: x, generation: 1}
 status: {observedGeneration: 1, conditions: [{type: Stalled, status: "True", reason: NoLicence, message: buy one}]}`, failed: true, reason: "NoLicence"},
-		"a service that waits for its load balancer": {body: `
+		"a Service without a load balancer address": {body: `
 apiVersion: v1
 kind: Service
 metadata: {name: x}
@@ -188,8 +188,8 @@ spec: {type: LoadBalancer, clusterIP: 10.0.0.1}`, reason: "LoadBalancerPending"}
 		t.Run(name, func(t *testing.T) {
 			body := decode(t, tc.body)
 			got := Evaluate(manifestOf(t, body, tc.wait), body)
-			if got.Ready != tc.level || got.Failed != tc.failed || got.Waiting != tc.waits || got.Reason != tc.reason {
-				t.Errorf("Judge = %+v, want level %t failed %t waiting %t reason %q", got, tc.level, tc.failed, tc.waits, tc.reason)
+			if got.Ready != tc.ready || got.Failed != tc.failed || got.Waiting != tc.waiting || got.Reason != tc.reason {
+				t.Errorf("Evaluate = %+v, want ready %t failed %t waiting %t reason %q", got, tc.ready, tc.failed, tc.waiting, tc.reason)
 			}
 			if !got.Ready && got.Message == "" {
 				t.Error("the verdict has no message")
@@ -198,92 +198,92 @@ spec: {type: LoadBalancer, clusterIP: 10.0.0.1}`, reason: "LoadBalancerPending"}
 	}
 }
 
-// The manifest is made as a payload makes it: its status isn't applied, but it
-// says what is waited for.
-func TestClusterOperatorContract(t *testing.T) {
+// The manifest is created by package payload: its status isn't applied, but lists
+// the expected versions.
+func TestEvaluateClusterOperator(t *testing.T) {
 	const good = `{type: Available, status: "True"}, {type: Degraded, status: "False"}`
 	for name, tc := range map[string]struct {
-		wanted, versions, conditions string
-		level, failed                bool
-		reason, message              string
+		want, versions, conditions string
+		ready, failed              bool
+		reason, message            string
 	}{
-		"a manifest without versions can't be waited for": {
+		"the manifest has no versions": {
 			versions: "{name: operator, version: 2.0.0}", conditions: good, failed: true, reason: "ClusterOperatorNoVersions", message: "status.versions",
 		},
-		"it says nothing":                 {wanted: "{name: operator, version: 2.0.0}", reason: "ClusterOperatorNotAvailable", message: "isn't reported"},
-		"it isn't available":              {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "False", reason: Down, message: no pods}, {type: Degraded, status: "False"}`, reason: "ClusterOperatorNotAvailable", message: "no pods"},
-		"it doesn't know":                 {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: Unknown}, {type: Degraded, status: "False"}`, reason: "ClusterOperatorNotAvailable"},
-		"it doesn't say if it's degraded": {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "True"}`, reason: "ClusterOperatorDegraded"},
-		"it is degraded":                  {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "True"}, {type: Degraded, status: "True", reason: Slow, message: one of three}`, reason: "ClusterOperatorDegraded", message: "one of three"},
-		"it is at the old version":        {wanted: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 1.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `operator is "1.0.0", want "2.0.0"`},
-		"one operand of two is old":       {wanted: "{name: operator, version: 2.0.0}, {name: server, version: 7.1.0}", versions: "{name: operator, version: 2.0.0}, {name: server, version: 7.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `server is "7.0.0", want "7.1.0"`},
-		"it reports no version":           {wanted: "{name: operator, version: 2.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `operator is "", want "2.0.0"`},
-		"all is well":                     {wanted: "{name: operator, version: 2.0.0}", versions: "{name: other, version: 3.0.0}, {name: operator, version: 2.0.0}", conditions: good, level: true},
-		"it has nothing to do here":       {wanted: "{name: operator, version: 2.0.0}", conditions: `{type: Disabled, status: "True", reason: UnsupportedPlatform}`, level: true},
+		"no status":                 {want: "{name: operator, version: 2.0.0}", reason: "ClusterOperatorNotAvailable", message: "condition Available not reported"},
+		"Available is False":        {want: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "False", reason: Down, message: no pods}, {type: Degraded, status: "False"}`, reason: "ClusterOperatorNotAvailable", message: "no pods"},
+		"Available is Unknown":      {want: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: Unknown}, {type: Degraded, status: "False"}`, reason: "ClusterOperatorNotAvailable"},
+		"Degraded is missing":       {want: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "True"}`, reason: "ClusterOperatorDegraded"},
+		"Degraded is True":          {want: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "True"}, {type: Degraded, status: "True", reason: Slow, message: one of three}`, reason: "ClusterOperatorDegraded", message: "one of three"},
+		"the version is old":        {want: "{name: operator, version: 2.0.0}", versions: "{name: operator, version: 1.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `operator is "1.0.0", want "2.0.0"`},
+		"one operand of two is old": {want: "{name: operator, version: 2.0.0}, {name: server, version: 7.1.0}", versions: "{name: operator, version: 2.0.0}, {name: server, version: 7.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `server is "7.0.0", want "7.1.0"`},
+		"no version is reported":    {want: "{name: operator, version: 2.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `operator is "", want "2.0.0"`},
+		"available at the versions": {want: "{name: operator, version: 2.0.0}", versions: "{name: other, version: 3.0.0}, {name: operator, version: 2.0.0}", conditions: good, ready: true},
+		"Disabled is True":          {want: "{name: operator, version: 2.0.0}", conditions: `{type: Disabled, status: "True", reason: UnsupportedPlatform}`, ready: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := func(versions, conditions string) *unstructured.Unstructured {
 				return decode(t, "apiVersion: config.openshift.io/v1\nkind: ClusterOperator\nmetadata: {name: x}\nstatus: {versions: ["+versions+"], conditions: ["+conditions+"]}\n")
 			}
-			m, err := payload.NewManifest(state(tc.wanted, ""))
+			m, err := payload.NewManifest(state(tc.want, ""))
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := Evaluate(&m, state(tc.versions, tc.conditions))
-			if got.Ready != tc.level || got.Failed != tc.failed || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
-				t.Errorf("Judge = %+v, want level %t failed %t reason %q message with %q", got, tc.level, tc.failed, tc.reason, tc.message)
+			if got.Ready != tc.ready || got.Failed != tc.failed || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+				t.Errorf("Evaluate = %+v, want ready %t failed %t reason %q message with %q", got, tc.ready, tc.failed, tc.reason, tc.message)
 			}
 		})
 	}
 }
 
-// While nothing changes a workload, pods that come and go are no illness.
-func TestWhatStandsIsWellWhileEnoughOfItIs(t *testing.T) {
+// Outside a rollout, some unavailable pods don't make a workload unhealthy.
+func TestSteadyWorkloadsNeedPartOfTheirReplicas(t *testing.T) {
 	const head = "apiVersion: apps/v1\nkind: %s\nmetadata: {name: x, generation: 1}\nspec: {replicas: 4}\n"
 	for name, tc := range map[string]struct {
 		kind, status string
-		well         bool
+		ready        bool
 	}{
-		"a Deployment that says that it's available": {"Deployment", `{observedGeneration: 1, replicas: 4, updatedReplicas: 4, availableReplicas: 3, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "True", reason: ReplicaSetUpdated}]}`, true},
-		"one that isn't":                        {"Deployment", `{observedGeneration: 1, replicas: 4, updatedReplicas: 4, availableReplicas: 1, conditions: [{type: Available, status: "False"}, {type: Progressing, status: "True", reason: ReplicaSetUpdated}]}`, false},
-		"one that gave up a rollout":            {"Deployment", `{observedGeneration: 1, replicas: 4, availableReplicas: 4, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "False", reason: ProgressDeadlineExceeded}]}`, false},
-		"one whose change wasn't seen":          {"Deployment", `{observedGeneration: 0, replicas: 4, availableReplicas: 4, conditions: [{type: Available, status: "True"}]}`, false},
-		"a DaemonSet with a node being drained": {"DaemonSet", `{observedGeneration: 1, desiredNumberScheduled: 4, currentNumberScheduled: 4, updatedNumberScheduled: 4, numberAvailable: 2, numberReady: 2}`, true},
-		"one that runs nearly nowhere":          {"DaemonSet", `{observedGeneration: 1, desiredNumberScheduled: 4, currentNumberScheduled: 4, updatedNumberScheduled: 4, numberAvailable: 1, numberReady: 1}`, false},
-		"a StatefulSet that lacks one":          {"StatefulSet", `{observedGeneration: 1, replicas: 4, readyReplicas: 3, availableReplicas: 3, currentReplicas: 4, updatedReplicas: 4}`, true},
-		"one that lacks most":                   {"StatefulSet", `{observedGeneration: 1, replicas: 4, readyReplicas: 1, availableReplicas: 1, currentReplicas: 4, updatedReplicas: 4}`, false},
+		"an available Deployment":                      {"Deployment", `{observedGeneration: 1, replicas: 4, updatedReplicas: 4, availableReplicas: 3, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "True", reason: ReplicaSetUpdated}]}`, true},
+		"an unavailable Deployment":                    {"Deployment", `{observedGeneration: 1, replicas: 4, updatedReplicas: 4, availableReplicas: 1, conditions: [{type: Available, status: "False"}, {type: Progressing, status: "True", reason: ReplicaSetUpdated}]}`, false},
+		"a Deployment with a failed rollout":           {"Deployment", `{observedGeneration: 1, replicas: 4, availableReplicas: 4, conditions: [{type: Available, status: "True"}, {type: Progressing, status: "False", reason: ProgressDeadlineExceeded}]}`, false},
+		"a Deployment whose generation isn't observed": {"Deployment", `{observedGeneration: 0, replicas: 4, availableReplicas: 4, conditions: [{type: Available, status: "True"}]}`, false},
+		"a DaemonSet with half of its pods available":  {"DaemonSet", `{observedGeneration: 1, desiredNumberScheduled: 4, currentNumberScheduled: 4, updatedNumberScheduled: 4, numberAvailable: 2, numberReady: 2}`, true},
+		"a DaemonSet with less than half available":    {"DaemonSet", `{observedGeneration: 1, desiredNumberScheduled: 4, currentNumberScheduled: 4, updatedNumberScheduled: 4, numberAvailable: 1, numberReady: 1}`, false},
+		"a StatefulSet with one pod unavailable":       {"StatefulSet", `{observedGeneration: 1, replicas: 4, readyReplicas: 3, availableReplicas: 3, currentReplicas: 4, updatedReplicas: 4}`, true},
+		"a StatefulSet with most pods unavailable":     {"StatefulSet", `{observedGeneration: 1, replicas: 4, readyReplicas: 1, availableReplicas: 1, currentReplicas: 4, updatedReplicas: 4}`, false},
 	} {
 		body := decode(t, fmt.Sprintf(head, tc.kind)+"status: "+tc.status)
 		m := manifestOf(t, body, "")
-		if got := judgeStanding(m, body); got.Ready != tc.well {
-			t.Errorf("%s: %+v, want well %t", name, got, tc.well)
+		if got := evaluateSteady(m, body); got.Ready != tc.ready {
+			t.Errorf("%s: %+v, want ready %t", name, got, tc.ready)
 		}
 		if got := Evaluate(m, body); got.Ready {
-			t.Errorf("%s: an update takes it for level", name)
+			t.Errorf("%s: ready during a rollout", name)
 		}
 	}
 }
 
-func TestTimeSpentBeforeCountsButLeavesAMoment(t *testing.T) {
+func TestSpentBudgetCountsButLeavesAMinimum(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	busy := Verdict{Reason: ReasonInProgress, Message: "1 of 2"}
 	w := newWaiter(&payload.Manifest{}, Budget{Total: time.Minute, Spent: 50 * time.Second}, now, nil)
 	if err := w.step(busy, now.Add(9*time.Second)); err != nil {
-		t.Errorf("gave up before the minute: %v", err)
+		t.Errorf("failed before the timeout: %v", err)
 	}
 	if err := w.step(busy, now.Add(10*time.Second)); err == nil {
-		t.Error("didn't give up after a minute in all")
+		t.Error("no error after the timeout")
 	}
 	w = newWaiter(&payload.Manifest{}, Budget{Total: time.Minute, Spent: time.Hour}, now, nil)
-	if err := w.step(busy, now.Add(leastWait-time.Second)); err != nil {
-		t.Errorf("gave up at once: %v", err)
+	if err := w.step(busy, now.Add(minWait-time.Second)); err != nil {
+		t.Errorf("failed before the minimum wait: %v", err)
 	}
-	if err := w.step(busy, now.Add(leastWait)); err == nil {
-		t.Error("waits on although all time was spent before")
+	if err := w.step(busy, now.Add(minWait)); err == nil {
+		t.Error("no error after the minimum wait with a spent budget")
 	}
 }
 
-func TestExpressions(t *testing.T) {
+func TestEvaluateExpressions(t *testing.T) {
 	body := decode(t, `
 apiVersion: example.com/v1
 kind: Widget
@@ -309,7 +309,7 @@ status: {observedGeneration: 2, ready: 3, phase: Running}`)
 	} {
 		m := manifestOf(t, body, "")
 		m.Health = expression
-		got := r.judge(t.Context(), m, body)
+		got := r.evaluate(t.Context(), m, body)
 		got.Message = ""
 		if got != want {
 			t.Errorf("%.60s: %+v, want %+v", expression, got, want)
@@ -318,12 +318,12 @@ status: {observedGeneration: 2, ready: 3, phase: Running}`)
 	body.SetGeneration(3)
 	m := manifestOf(t, body, "")
 	m.Health = "true"
-	if got := r.judge(t.Context(), m, body); got.Ready {
-		t.Error("a generation that wasn't observed was judged")
+	if got := r.evaluate(t.Context(), m, body); got.Ready {
+		t.Error("ready although the generation isn't observed")
 	}
 }
 
-func TestSecretsAreNotReadByExpressions(t *testing.T) {
+func TestExpressionsCannotReadSecrets(t *testing.T) {
 	body := decode(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: x}\ndata: {p: Z2VoZWlt}")
 	r, err := newRules()
 	if err != nil {
@@ -331,8 +331,8 @@ func TestSecretsAreNotReadByExpressions(t *testing.T) {
 	}
 	m := manifestOf(t, body, "")
 	m.Health = `self.data.p == "Z2VoZWlt"`
-	if got := r.judge(t.Context(), m, body); !got.Failed || got.Reason != ReasonInvalidRule {
-		t.Errorf("%+v, want the rule refused", got)
+	if got := r.evaluate(t.Context(), m, body); !got.Failed || got.Reason != ReasonInvalidRule {
+		t.Errorf("%+v, want an invalid rule", got)
 	}
 }
 
@@ -354,26 +354,26 @@ func TestExpressionIsCompiledOnce(t *testing.T) {
 		}
 	}
 	if len(r.programs) > maxPrograms {
-		t.Errorf("%d programs are kept", len(r.programs))
+		t.Errorf("%d programs are cached", len(r.programs))
 	}
 }
 
-func TestOldStatesAreNotJudged(t *testing.T) {
-	if v := absent(live.View{State: live.Absent, AsOf: "9"}, "10"); v.Reason != ReasonNotObserved {
+func TestOlderStatesAreNotEvaluated(t *testing.T) {
+	if v := evaluateAbsent(live.View{State: live.Absent, AsOf: "9"}, "10"); v.Reason != ReasonNotObserved {
 		t.Errorf("absent as of an older version: %+v", v)
 	}
-	if v := absent(live.View{State: live.Absent, AsOf: "11"}, "10"); v.Reason != ReasonNotFound {
+	if v := evaluateAbsent(live.View{State: live.Absent, AsOf: "11"}, "10"); v.Reason != ReasonNotFound {
 		t.Errorf("absent: %+v", v)
 	}
-	if v := absent(live.View{State: live.Absent, AsOf: "9", Finished: true}, "10"); v.Ready || v.Reason != ReasonNotObserved {
-		t.Errorf("absent as of the end of the Job before: %+v", v)
+	if v := evaluateAbsent(live.View{State: live.Absent, AsOf: "9", Finished: true}, "10"); v.Ready || v.Reason != ReasonNotObserved {
+		t.Errorf("absent as of the end of the previous Job: %+v", v)
 	}
-	if v := absent(live.View{State: live.Absent, AsOf: "11", Finished: true}, "10"); !v.Ready {
-		t.Errorf("a finished Job that is gone: %+v", v)
+	if v := evaluateAbsent(live.View{State: live.Absent, AsOf: "11", Finished: true}, "10"); !v.Ready {
+		t.Errorf("a deleted finished Job: %+v", v)
 	}
 }
 
-func TestClosedWindowStopsTheClock(t *testing.T) {
+func TestWaitingDoesNotCountAgainstTheTimeout(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	w := newWaiter(&payload.Manifest{}, Budget{Total: time.Minute}, now, nil)
 	busy, closed := Verdict{Reason: ReasonInProgress, Message: "1 of 2"}, Verdict{Waiting: true, Reason: "WindowClosed"}
@@ -383,7 +383,7 @@ func TestClosedWindowStopsTheClock(t *testing.T) {
 	}{{busy, 0}, {closed, 30 * time.Second}, {closed, 5 * time.Hour}, {busy, 3 * time.Hour}, {busy, 29 * time.Second}} {
 		now = now.Add(step.after)
 		if err := w.step(step.v, now); err != nil {
-			t.Fatalf("gave up after %s: %v", step.after, err)
+			t.Fatalf("failed after %s: %v", step.after, err)
 		}
 	}
 	var late *Error
@@ -393,7 +393,7 @@ func TestClosedWindowStopsTheClock(t *testing.T) {
 	}
 }
 
-func TestFailureEndsAWaitAtOnce(t *testing.T) {
+func TestFailureEndsTheWaitImmediately(t *testing.T) {
 	w := newWaiter(&payload.Manifest{}, Budget{Total: time.Hour}, time.Time{}, nil)
 	var failed *Error
 	if err := w.step(Verdict{Failed: true, Reason: "JobFailed", Message: "x"}, time.Time{}); !errors.As(err, &failed) || failed.Reason() != "JobFailed" {

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
-func TestWaitFollowsTheWatch(t *testing.T) {
+func TestWaitReactsToWatchEvents(t *testing.T) {
 	cluster := controlplane.Shared(t)
 	cache, err := live.New(live.Config{REST: cluster.Config, Now: time.Now, Log: logr.Discard()})
 	if err != nil {
@@ -70,8 +70,7 @@ spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name
 	if _, err := jobs.Patch(ctx, "migrate", types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// Its controller has begun to count pods by then, perhaps: a finished Job has
-	// none.
+	// The controller may have counted pods already; a finished Job must have none.
 	patch := `{"status":{"active":null,"ready":null,"terminating":null,"uncountedTerminatedPods":null,"startTime":"` + now + `","completionTime":"` + now + `","succeeded":1,"conditions":[` +
 		`{"type":"SuccessCriteriaMet","status":"True","lastTransitionTime":"` + now + `"},{"type":"Complete","status":"True","lastTransitionTime":"` + now + `"}]}}`
 	deadline := time.Now().Add(20 * time.Second)
@@ -90,8 +89,7 @@ spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name
 	}
 }
 
-// elapse lets real time pass: between two looks at a real server, or to see
-// that something doesn't happen, which only time can show.
+// elapse waits for d in real time, or until the test ends.
 func elapse(tb testing.TB, d time.Duration) {
 	tb.Helper()
 	timer := time.NewTimer(d)

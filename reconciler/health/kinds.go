@@ -17,40 +17,40 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// Evaluate judges a live object by its kind's contract. It is pure. Health
-// expressions aren't looked at.
+// Evaluate evaluates a live object by the contract of its kind. It is pure. It
+// ignores the manifest's health expression.
 func Evaluate(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	if m.Wait == payload.WaitNone {
 		return Verdict{Ready: true}
 	}
-	switch kinds.Of(groupKind(m)).Health {
+	switch kinds.Of(m.GVK.GroupKind()).Health {
 	case kinds.JobHealth:
-		return judgeJob(body)
+		return evaluateJob(body)
 	case kinds.CRDHealth:
-		return judgeDefinition(body)
+		return evaluateCRD(body)
 	case kinds.ServiceHealth:
-		return judgeService(m, body)
+		return evaluateService(m, body)
 	case kinds.ClaimHealth:
-		return judgeClaim(body)
+		return evaluateClaim(body)
 	case kinds.APIServiceHealth:
-		return judgeAPIService(body)
+		return evaluateAPIService(body)
 	case kinds.ClusterOperatorHealth:
-		return judgeClusterOperator(m, body)
+		return evaluateClusterOperator(m, body)
 	case kinds.NodeOSHealth:
-		return judgeNodeOS(m, body)
+		return evaluateNodeOS(m, body)
 	case kinds.Kstatus:
 	}
-	return judgeGeneric(m, body)
+	return evaluateGeneric(m, body)
 }
 
-// judgeGeneric is kstatus.
-func judgeGeneric(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+// evaluateGeneric evaluates by kstatus.
+func evaluateGeneric(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	if notApplicable(body) {
 		return Verdict{Ready: true}
 	}
 	result, err := status.Compute(body)
 	if err != nil {
-		return Verdict{Reason: ReasonFailed, Message: "the status can't be read: " + sanitize.Line(err.Error())}
+		return Verdict{Reason: ReasonFailed, Message: "status can't be parsed: " + sanitize.Line(err.Error())}
 	}
 	switch result.Status {
 	case status.CurrentStatus:
@@ -69,7 +69,7 @@ func judgeGeneric(m *payload.Manifest, body *unstructured.Unstructured) Verdict 
 	return Verdict{Reason: ReasonInProgress, Message: sanitize.Line(result.Message)}
 }
 
-// stalled returns the object's own words for having given up.
+// stalled returns the reason and message of a True Stalled or Failed condition.
 func stalled(body *unstructured.Unstructured) (reason, message string) {
 	for _, name := range []string{"Stalled", "Failed"} {
 		if c := condition(body, name); c.status == "True" {
@@ -79,46 +79,45 @@ func stalled(body *unstructured.Unstructured) (reason, message string) {
 	return "", ""
 }
 
-// judgeJob waits for completion, unlike kstatus, which is content with a Job
-// that runs.
-func judgeJob(body *unstructured.Unstructured) Verdict {
+// evaluateJob waits for completion; kstatus reports a running Job as current.
+func evaluateJob(body *unstructured.Unstructured) Verdict {
 	if c := condition(body, "Complete"); c.status == "True" {
 		return Verdict{Ready: true}
 	}
 	if c := condition(body, "Failed"); c.status == "True" {
-		return Verdict{Failed: true, Reason: "JobFailed", Message: c.words()}
+		return Verdict{Failed: true, Reason: "JobFailed", Message: c.String()}
 	}
 	if c := condition(body, "Suspended"); c.status == "True" {
-		return Verdict{Reason: "JobSuspended", Message: c.words()}
+		return Verdict{Reason: "JobSuspended", Message: c.String()}
 	}
-	return Verdict{Reason: "JobRunning", Message: fmt.Sprintf("%d active, %d succeeded, %d failed pods",
+	return Verdict{Reason: "JobRunning", Message: fmt.Sprintf("Job is running: %d active, %d succeeded, %d failed pods",
 		number(body, "status", "active"), number(body, "status", "succeeded"), number(body, "status", "failed"))}
 }
 
-// judgeService waits for the address of a load balancer, as Helm does; kstatus
-// is content with a cluster IP.
-func judgeService(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+// evaluateService waits for the address of a load balancer, as Helm does; kstatus
+// requires only a cluster IP.
+func evaluateService(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	kind, _, _ := unstructured.NestedString(body.Object, "spec", "type")
 	field, _, _ := unstructured.NestedFieldNoCopy(body.Object, "status", "loadBalancer", "ingress")
 	if ingress, _ := field.([]any); kind == "LoadBalancer" && len(ingress) == 0 {
-		return Verdict{Reason: "LoadBalancerPending", Message: "the Service has no load balancer address yet"}
+		return Verdict{Reason: "LoadBalancerPending", Message: "load balancer address not assigned yet"}
 	}
-	return judgeGeneric(m, body)
+	return evaluateGeneric(m, body)
 }
 
-func judgeDefinition(body *unstructured.Unstructured) Verdict {
+func evaluateCRD(body *unstructured.Unstructured) Verdict {
 	if c := condition(body, "NamesAccepted"); c.status == "False" {
-		return Verdict{Failed: true, Reason: "NamesNotAccepted", Message: c.words()}
+		return Verdict{Failed: true, Reason: "NamesNotAccepted", Message: c.String()}
 	}
 	if c := condition(body, "Established"); c.status != "True" {
-		return Verdict{Reason: "NotEstablished", Message: "the definition isn't established yet; " + c.words()}
+		return Verdict{Reason: "NotEstablished", Message: "CRD not established yet: " + c.String()}
 	}
 	return Verdict{Ready: true}
 }
 
-// notApplicable reports whether the object's controller says that there is
-// nothing for it to do on this cluster: Ready or Available is False with the
-// reason NotApplicable.
+// notApplicable reports whether the object doesn't apply to this cluster
+// according to its controller: Ready or Available is False with the reason
+// NotApplicable.
 func notApplicable(body *unstructured.Unstructured) bool {
 	for _, kind := range []string{"Ready", "Available"} {
 		if c := condition(body, kind); c.status == "False" && c.reason == "NotApplicable" {
@@ -128,73 +127,71 @@ func notApplicable(body *unstructured.Unstructured) bool {
 	return false
 }
 
-// judgeAPIService wants the API to be served: while it isn't, discovery fails
-// for everybody and no namespace can be deleted.
-func judgeAPIService(body *unstructured.Unstructured) Verdict {
+// evaluateAPIService requires that the API is served: otherwise discovery fails for
+// all clients and namespaces can't be deleted.
+func evaluateAPIService(body *unstructured.Unstructured) Verdict {
 	if c := condition(body, "Available"); c.status != "True" {
-		return Verdict{Reason: "APIServiceNotAvailable", Message: c.words()}
+		return Verdict{Reason: "APIServiceNotAvailable", Message: c.String()}
 	}
 	return Verdict{Ready: true}
 }
 
-// judgeStanding judges a workload that nobody changes just now. A rollout is
-// over when all of it is available; one that stands is well while enough of it
-// is: an autoscaler may add pods all the time, and the nodes of a pool are
-// drained one after the other for hours. A Deployment says itself what is
-// enough; of a DaemonSet and a StatefulSet half is.
-func judgeStanding(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+// evaluateSteady evaluates a workload that isn't being rolled out. It needs only
+// part of its replicas, because autoscaling and node drains regularly make some
+// unavailable: a Deployment must be Available, a DaemonSet or StatefulSet must
+// have half of its pods available.
+func evaluateSteady(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	v := Evaluate(m, body)
 	if v.Ready || v.Failed {
 		return v
 	}
-	var well bool
-	switch groupKind(m) {
+	var healthy bool
+	switch m.GVK.GroupKind() {
 	case kinds.Deployment:
-		well = condition(body, "Available").status == "True"
+		healthy = condition(body, "Available").status == "True"
 	case kinds.DaemonSet:
-		well = 2*number(body, "status", "numberAvailable") >= number(body, "status", "desiredNumberScheduled")
+		healthy = 2*number(body, "status", "numberAvailable") >= number(body, "status", "desiredNumberScheduled")
 	case kinds.StatefulSet:
-		wanted, found, err := unstructured.NestedInt64(body.Object, "spec", "replicas")
+		replicas, found, err := unstructured.NestedInt64(body.Object, "spec", "replicas")
 		if !found || err != nil {
-			wanted = 1
+			replicas = 1
 		}
-		well = 2*number(body, "status", "availableReplicas") >= wanted
+		healthy = 2*number(body, "status", "availableReplicas") >= replicas
 	}
-	if well && observed(body) {
+	if healthy && observed(body) {
 		return Verdict{Ready: true}
 	}
 	return v
 }
 
-// judgeClaim takes a claim that nothing consumes yet for level: with the binding
-// mode WaitForFirstConsumer it is bound when its first pod is placed, and that
-// pod may come after it in the release.
-func judgeClaim(body *unstructured.Unstructured) Verdict {
+// evaluateClaim accepts an unbound claim: with the binding mode
+// WaitForFirstConsumer it is bound when its first pod is scheduled, and that pod
+// may come later in the release.
+func evaluateClaim(body *unstructured.Unstructured) Verdict {
 	phase, _, _ := unstructured.NestedString(body.Object, "status", "phase")
 	if phase == "Lost" {
-		return Verdict{Failed: true, Reason: "ClaimLost", Message: "the volume that the claim was bound to doesn't exist any more"}
+		return Verdict{Failed: true, Reason: "ClaimLost", Message: "volume of the claim no longer exists; restore it or delete the claim"}
 	}
 	return Verdict{Ready: true}
 }
 
-// judgeClusterOperator is CVO's contract: the manifest says what versions have
-// to be reported, the operator is available, at these versions and not
-// degraded; a missing condition counts as bad. One that says that it has
-// nothing to do on this cluster holds nothing up.
-func judgeClusterOperator(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+// evaluateClusterOperator evaluates by the CVO contract: the operator must report
+// the versions in the manifest's status, Available=True and Degraded=False. A
+// missing condition counts as unhealthy. A Disabled operator is ready.
+func evaluateClusterOperator(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	if len(m.Versions) == 0 {
 		return Verdict{
 			Failed: true, Reason: "ClusterOperatorNoVersions",
-			Message: "the manifest lists no status.versions, so that nothing tells when the operator is up to date: list at least its version as operator",
+			Message: "no status.versions in the manifest; list at least the version named operator",
 		}
 	}
 	if c := condition(body, "Disabled"); c.status == "True" {
 		return Verdict{Ready: true}
 	}
 	if c := condition(body, "Available"); c.status != "True" {
-		return Verdict{Reason: "ClusterOperatorNotAvailable", Message: c.words()}
+		return Verdict{Reason: "ClusterOperatorNotAvailable", Message: c.String()}
 	}
-	have := operands(body)
+	have := reportedVersions(body)
 	var behind []string
 	for _, name := range slices.Sorted(maps.Keys(m.Versions)) {
 		if want := m.Versions[name]; have[name] != want {
@@ -205,13 +202,14 @@ func judgeClusterOperator(m *payload.Manifest, body *unstructured.Unstructured) 
 		return Verdict{Reason: "ClusterOperatorUpdating", Message: sanitize.Clip(strings.Join(behind, ", "), 1024)}
 	}
 	if c := condition(body, "Degraded"); c.status != "False" {
-		return Verdict{Reason: "ClusterOperatorDegraded", Message: c.words()}
+		return Verdict{Reason: "ClusterOperatorDegraded", Message: c.String()}
 	}
 	return Verdict{Ready: true}
 }
 
-// operands are the versions that a live ClusterOperator reports.
-func operands(obj *unstructured.Unstructured) map[string]string {
+// reportedVersions returns the versions that a live ClusterOperator reports, by
+// operand.
+func reportedVersions(obj *unstructured.Unstructured) map[string]string {
 	field, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "status", "versions")
 	versions, _ := field.([]any)
 	out := map[string]string{}
@@ -226,17 +224,18 @@ func operands(obj *unstructured.Unstructured) map[string]string {
 	return out
 }
 
-// judgeNodeOS waits for a pool of hosts as lockstep.dev/wait says: complete
-// means all hosts but those in quarantine, started means that one began.
-func judgeNodeOS(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
+// evaluateNodeOS waits for a pool of hosts. If lockstep.dev/wait is started, one
+// host must have begun the update, else all must have completed it, except for
+// quarantined ones.
+func evaluateNodeOS(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	if !observed(body) || number(body, "status", "observedGeneration") == 0 {
-		return Verdict{Reason: ReasonNotObserved, Message: "the rollout hasn't seen this NodeOS yet"}
+		return Verdict{Reason: ReasonNotObserved, Message: "NodeOS not observed by the rollout controller yet"}
 	}
 	if c := condition(body, "Stalled"); c.status == "True" {
-		return Verdict{Failed: true, Reason: sanitize.Line(c.reason), Message: c.words()}
+		return Verdict{Failed: true, Reason: sanitize.Line(c.reason), Message: c.String()}
 	}
 	if c := condition(body, "Halted"); c.status == "True" {
-		return Verdict{Failed: true, Reason: "Halted", Message: c.words()}
+		return Verdict{Failed: true, Reason: "Halted", Message: c.String()}
 	}
 	count := func(name string) int64 { return number(body, "status", "counts", name) }
 	total, updated, quarantined := count("total"), count("updated"), count("quarantined")
@@ -247,40 +246,40 @@ func judgeNodeOS(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 	if m.Wait == payload.WaitStarted && updated+count("inFlight")+count("staged") > 0 {
 		return Verdict{Ready: true}
 	}
-	v := Verdict{Reason: ReasonInProgress, Message: fmt.Sprintf("%d of %d hosts updated, %d in flight, %d failed, %d in quarantine",
+	v := Verdict{Reason: ReasonInProgress, Message: fmt.Sprintf("%d of %d hosts updated, %d in flight, %d failed, %d quarantined",
 		updated, total, count("inFlight"), count("failed"), quarantined)}
 	for _, c := range []conditionState{condition(body, "Paused"), condition(body, "Reconciling"), ready} {
-		if c.status == "True" && c.kind == "Paused" || c.waits() {
-			v.Waiting, v.Reason, v.Message = true, sanitize.Line(c.reason), c.words()
+		if c.status == "True" && c.kind == "Paused" || c.waiting() {
+			v.Waiting, v.Reason, v.Message = true, sanitize.Line(c.reason), c.String()
 			break
 		}
 	}
 	return v
 }
 
-// observed reports whether the object's controller has seen its newest
-// generation. Objects without an observedGeneration count as observed.
+// observed reports whether the controller observed the object's latest
+// generation. An object without an observedGeneration counts as observed.
 func observed(body *unstructured.Unstructured) bool {
-	seen, found, err := unstructured.NestedInt64(body.Object, "status", "observedGeneration")
-	return err != nil || !found || seen >= body.GetGeneration()
+	generation, found, err := unstructured.NestedInt64(body.Object, "status", "observedGeneration")
+	return err != nil || !found || generation >= body.GetGeneration()
 }
 
-// conditionState is one condition of an object; all fields are empty if it
-// has none of that kind.
+// conditionState is one condition of an object. Only kind is set if the object
+// doesn't have it.
 type conditionState struct{ kind, status, reason, message string }
 
-// words are what the condition says, made safe to show.
-func (c conditionState) words() string {
+// String returns the condition as sanitized text for a message.
+func (c conditionState) String() string {
 	if c.status == "" {
-		return "condition " + c.kind + " isn't reported"
+		return "condition " + c.kind + " not reported"
 	}
 	return sanitize.Line(fmt.Sprintf("%s=%s %s: %s", c.kind, c.status, c.reason, c.message))
 }
 
-// waits reports whether the condition tells of a closed maintenance window or
-// of people who hold the rollout: its reasons are those of the rollout. A
-// window that is too short for an attempt is a mistake and doesn't count.
-func (c conditionState) waits() bool {
+// waiting reports whether a rollout waits for its maintenance window or for an
+// operator, by the reason that package rollout sets. A window that is too short
+// for an update is a misconfiguration and doesn't count.
+func (c conditionState) waiting() bool {
 	return c.reason == "OutsideWindow" || c.reason == "Paused" || c.reason == "Waiting"
 }
 

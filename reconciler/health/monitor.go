@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// Monitor follows the health of a set's objects by their watches, also while
-// nobody waits for them. It costs no request.
+// Monitor reports health changes of a release's objects, also while no sync
+// attempt runs. It reads watch events and sends no requests.
 type Monitor struct {
 	checker *Checker
 	sub     *live.Subscription
@@ -22,18 +22,18 @@ type Monitor struct {
 
 	mu        sync.RWMutex
 	manifests map[payload.ObjectID]*payload.Manifest
-	// anew asks Run to report what isn't level once more.
-	anew bool
+	// resend makes Run report unchanged verdicts once more.
+	resend bool
 
-	// told is what was reported last; only Run uses it.
-	told map[payload.ObjectID]Verdict
+	// reported holds the last reported verdicts; only Run uses it.
+	reported map[payload.ObjectID]Verdict
 }
 
-// NewMonitor makes a monitor of no object. report is called by Run, from one
-// goroutine, with the first verdict of each object and with each that differs
-// from the one before. Close the monitor when it isn't used any more.
+// NewMonitor returns a Monitor without objects. Run calls report, from one
+// goroutine, with the first verdict of each object and with each changed one.
+// Close the monitor when it isn't used anymore.
 func (c *Checker) NewMonitor(report func(m *payload.Manifest, v Verdict)) *Monitor {
-	m := &Monitor{checker: c, report: report, manifests: map[payload.ObjectID]*payload.Manifest{}, told: map[payload.ObjectID]Verdict{}}
+	m := &Monitor{checker: c, report: report, manifests: map[payload.ObjectID]*payload.Manifest{}, reported: map[payload.ObjectID]Verdict{}}
 	m.sub = c.cache.Subscribe(func(id payload.ObjectID) bool { return m.manifest(id) != nil })
 	return m
 }
@@ -41,9 +41,9 @@ func (c *Checker) NewMonitor(report func(m *payload.Manifest, v Verdict)) *Monit
 // Close ends the subscription.
 func (m *Monitor) Close() { m.sub.Close() }
 
-// Set replaces what is followed: those of the manifests whose level is read
-// from more than metadata. Their bodies must be tracked by somebody. It may be
-// called while Run runs.
+// Set replaces the monitored manifests. Those whose readiness needs only
+// metadata are ignored; the caller must track the bodies of the others. Set is
+// safe to call while Run runs.
 func (m *Monitor) Set(manifests []payload.Manifest) {
 	next := make(map[payload.ObjectID]*payload.Manifest)
 	for i := range manifests {
@@ -54,21 +54,21 @@ func (m *Monitor) Set(manifests []payload.Manifest) {
 	m.mu.Lock()
 	before := m.manifests
 	m.manifests = next
-	m.anew = true // The same verdict is another one for another release.
+	m.resend = true // An equal verdict may differ in effect for the new release.
 	m.mu.Unlock()
 	for id := range before {
-		m.sub.Push(id) // Those that left are forgotten.
+		m.sub.Push(id) // Run drops the verdicts of removed objects.
 	}
 	for id := range next {
 		m.sub.Push(id)
 	}
 }
 
-// Resend has what isn't level reported once more: it counts as something else
-// now. It may be called while Run runs.
+// Resend makes Run report the verdicts of all objects once more, for callers
+// whose health policy changed. It is safe to call while Run runs.
 func (m *Monitor) Resend() {
 	m.mu.Lock()
-	m.anew = true
+	m.resend = true
 	ids := slices.Collect(maps.Keys(m.manifests))
 	m.mu.Unlock()
 	for _, id := range ids {
@@ -82,7 +82,7 @@ func (m *Monitor) manifest(id payload.ObjectID) *payload.Manifest {
 	return m.manifests[id]
 }
 
-// Run follows the objects until ctx ends. It is called once.
+// Run monitors the objects until ctx ends. It must be called once.
 func (m *Monitor) Run(ctx context.Context) {
 	for {
 		select {
@@ -91,33 +91,33 @@ func (m *Monitor) Run(ctx context.Context) {
 		case <-m.sub.Ready():
 		}
 		m.mu.Lock()
-		if m.anew {
-			clear(m.told)
+		if m.resend {
+			clear(m.reported)
 		}
-		m.anew = false
+		m.resend = false
 		m.mu.Unlock()
 		for id, ok := m.sub.Pop(); ok && ctx.Err() == nil; id, ok = m.sub.Pop() {
-			m.look(ctx, id)
+			m.check(ctx, id)
 		}
 	}
 }
 
-// look judges one object. What can't be judged now, or is being made anew, is
-// no news: repairs and passes tell of it.
-func (m *Monitor) look(ctx context.Context, id payload.ObjectID) {
+// check evaluates one object and reports a changed verdict. Objects that can't
+// be evaluated now or are being recreated are left to sync attempts and repairs.
+func (m *Monitor) check(ctx context.Context, id payload.ObjectID) {
 	manifest := m.manifest(id)
 	if manifest == nil {
-		delete(m.told, id)
+		delete(m.reported, id)
 		return
 	}
-	v := m.checker.standing(ctx, manifest)
+	v := m.checker.checkSteady(ctx, manifest)
 	switch v.Reason {
 	case ReasonNotObserved, ReasonNotFound, ReasonTerminating, ReasonUnwatchable:
 		return
 	}
-	if before, known := m.told[id]; known && v == before {
+	if before, ok := m.reported[id]; ok && v == before {
 		return
 	}
-	m.told[id] = v
+	m.reported[id] = v
 	m.report(manifest, v)
 }
