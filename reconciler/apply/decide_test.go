@@ -31,7 +31,7 @@ func TestStepThatAnObjectNeeds(t *testing.T) {
 		}
 		return m
 	}
-	drift := func(o *live.Object) { o.Own[0].Entry = d("other") }
+	drift := func(o *live.Object) { o.OwnFields[0].Entry = d("other") }
 	generation := func(o *live.Object) { o.Generation++ }
 	createOnly := func(m *payload.Manifest) { m.CreateOnly = true }
 	newHash := func(m *payload.Manifest) { m.Hash = [32]byte{2} }

@@ -158,7 +158,7 @@ func (it *item) ends(view live.View) bool {
 		if view.Object.UID != it.entry.UID || body == nil {
 			return false
 		}
-		finished, failed = live.HasCondition(body, "Complete"), live.FailedForGood(body)
+		finished, failed = live.HasCondition(body, "Complete"), live.FailedWithTTL(body)
 	}
 	news := finished && !it.entry.Finished || failed && !it.entry.Failed
 	it.entry.Finished, it.entry.Failed = it.entry.Finished || finished, it.entry.Failed || failed

@@ -36,7 +36,7 @@ func othersFields(m *payload.Manifest) []string {
 // leave a field of people's behind, or remove one that is others' now. It
 // costs a read, and a write if there is something to change.
 func (e *Engine) rearrange(ctx context.Context, j *job) error {
-	_, hasEntry := j.seen.OwnBy(e.manager)
+	_, hasEntry := j.seen.OwnFieldsOf(e.manager)
 	take := hasMigratable(j.seen) && (j.decision.changed || !hasEntry)
 	if !take && !e.mayHoldOthers(j) {
 		return nil
@@ -61,14 +61,14 @@ func (e *Engine) mayHoldOthers(j *job) bool {
 	e.mu.RLock()
 	rec := j.it.entry.record()
 	e.mu.RUnlock()
-	own, _ := j.seen.OwnBy(e.manager)
+	own, _ := j.seen.OwnFieldsOf(e.manager)
 	switch {
 	case older(j.seen.ResourceVersion, rec.ResourceVersion):
 		return true // It doesn't show what our last apply took.
 	case own.Entry == rec.Entry && !j.decision.changed:
 		return false
 	default:
-		return len(j.m.IgnoreFields) > 0 || own.Scales
+		return len(j.m.IgnoreFields) > 0 || own.Replicas
 	}
 }
 

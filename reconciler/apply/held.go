@@ -99,7 +99,7 @@ func heldOf(owner string, e *entry) Held {
 // HolderOf returns the set whose field manager holds fields of the object, as
 // the object itself says; "" if none does.
 func HolderOf(meta metav1.Object) string {
-	if own := live.Summarize(meta).Own; len(own) > 0 {
+	if own := live.Summarize(meta).OwnFields; len(own) > 0 {
 		return strings.TrimPrefix(own[0].Manager.Value(), live.ManagerPrefix)
 	}
 	return ""

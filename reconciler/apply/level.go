@@ -35,11 +35,11 @@ type Record struct {
 
 // recordOf makes the record of an answer.
 func recordOf(answer *live.Object, manager string, desired live.Digest, epoch int) Record {
-	own, _ := answer.OwnBy(manager)
+	own, _ := answer.OwnFieldsOf(manager)
 	return Record{
 		UID: answer.UID, ResourceVersion: answer.ResourceVersion, Generation: answer.Generation,
 		Desired: desired, Entry: own.Entry, Values: own.Values,
-		Status: answer.Status, Foreign: answer.Foreign, Epoch: epoch,
+		Status: answer.Status, Foreign: answer.OtherManagers, Epoch: epoch,
 	}
 }
 
@@ -115,7 +115,7 @@ func judgeAbsent(rec Record, view live.View) Verdict {
 }
 
 func judgeNewer(rec Record, gk schema.GroupKind, manager string, o *live.Object) Verdict {
-	own, _ := o.OwnBy(manager)
+	own, _ := o.OwnFieldsOf(manager)
 	switch {
 	case o.Deleting:
 		return Dying
@@ -128,7 +128,7 @@ func judgeNewer(rec Record, gk schema.GroupKind, manager string, o *live.Object)
 			return InSync
 		}
 		return Unclear
-	case !o.Merged && o.Status != rec.Status && o.Foreign == rec.Foreign:
+	case !o.Merged && o.Status != rec.Status && o.OtherManagers == rec.Foreign:
 		return InSync // A status write.
 	default:
 		return Unclear

@@ -28,8 +28,8 @@ func recorded() Record {
 // shown is the object as that apply left it, in another version.
 func shown(version string, change ...func(*live.Object)) live.View {
 	o := &live.Object{
-		UID: "u", ResourceVersion: version, Generation: 3, Status: d("s"), Foreign: d("f"),
-		Own: []live.Own{{Manager: unique.Make(testManager), Entry: d("e"), Values: d("m")}},
+		UID: "u", ResourceVersion: version, Generation: 3, Status: d("s"), OtherManagers: d("f"),
+		OwnFields: []live.OwnFields{{Manager: unique.Make(testManager), Entry: d("e"), Values: d("m")}},
 	}
 	for _, c := range change {
 		c(o)
@@ -42,11 +42,11 @@ func TestRuleR1(t *testing.T) {
 	configMap := schema.GroupKind{Kind: "ConfigMap"}
 	priority := schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"}
 	custom := schema.GroupKind{Group: "example.com", Kind: "Widget"}
-	entry := func(o *live.Object) { o.Own[0].Entry = d("other") }
-	values := func(o *live.Object) { o.Own[0].Values = d("other") }
-	taken := func(o *live.Object) { o.Own = nil }
+	entry := func(o *live.Object) { o.OwnFields[0].Entry = d("other") }
+	values := func(o *live.Object) { o.OwnFields[0].Values = d("other") }
+	taken := func(o *live.Object) { o.OwnFields = nil }
 	status := func(o *live.Object) { o.Status = d("other") }
-	foreign := func(o *live.Object) { o.Foreign = d("other") }
+	foreign := func(o *live.Object) { o.OtherManagers = d("other") }
 	generation := func(o *live.Object) { o.Generation = 4 }
 	merged := func(o *live.Object) { o.Merged = true }
 	dying := func(o *live.Object) { o.Deleting = true }
@@ -94,7 +94,7 @@ func TestRuleR1(t *testing.T) {
 func TestNoEntryIsLegalAsLongAsItStaysSo(t *testing.T) {
 	rec := recorded()
 	rec.Entry, rec.Values = live.Digest{}, live.Digest{}
-	none := func(o *live.Object) { o.Own = nil }
+	none := func(o *live.Object) { o.OwnFields = nil }
 	if got := Compare(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101", none, func(o *live.Object) { o.Status = d("other") })); got != InSync {
 		t.Errorf("still none: %s, want Level", got)
 	}
@@ -125,10 +125,10 @@ func TestRuleR1Properties(t *testing.T) {
 		sameEntry, sameValues, sameUID, merged := flip("entry"), flip("values"), flip("uid"), flip("merged")
 		view := shown(strconv.Itoa(version), func(o *live.Object) {
 			if !sameEntry {
-				o.Own[0].Entry = d("other")
+				o.OwnFields[0].Entry = d("other")
 			}
 			if !sameValues {
-				o.Own[0].Values = d("other")
+				o.OwnFields[0].Values = d("other")
 			}
 			if !sameUID {
 				o.UID = "v"
@@ -137,7 +137,7 @@ func TestRuleR1Properties(t *testing.T) {
 				o.Status = d("other")
 			}
 			if !flip("foreign") {
-				o.Foreign = d("other")
+				o.OtherManagers = d("other")
 			}
 			o.Generation = rapid.Int64Range(3, 4).Draw(t, "generation")
 			o.Merged = merged

@@ -332,7 +332,7 @@ func (e *Engine) keepsAnyway(en entry) string {
 // notOurs says why the live object isn't the one that the set made, "" if it
 // is. The UID is also a precondition of the deletion.
 func (e *Engine) notOurs(en entry, o *live.Object) string {
-	_, managed := o.OwnBy(e.manager)
+	_, managed := o.OwnFieldsOf(e.manager)
 	switch {
 	case o.UID != en.UID:
 		return "another object has its name now"
@@ -341,7 +341,7 @@ func (e *Engine) notOurs(en entry, o *live.Object) string {
 	case o.Controlled:
 		return "a controller owns it"
 	}
-	for _, own := range o.Own {
+	for _, own := range o.OwnFields {
 		if own.Manager.Value() != e.manager {
 			return "another set, " + own.Manager.Value() + ", manages it"
 		}

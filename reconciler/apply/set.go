@@ -240,7 +240,7 @@ func (e *Engine) write(ctx context.Context, j *job) (Change, error) {
 // alone refuses an object that another set manages too, so that two sets
 // never fight for it.
 func (e *Engine) alone(m *payload.Manifest, o *live.Object) error {
-	for _, own := range o.Own {
+	for _, own := range o.OwnFields {
 		if other := own.Manager.Value(); other != e.manager && other != adoptFrom(m) {
 			return ownedByOther(m.ID, strings.TrimPrefix(other, live.ManagerPrefix))
 		}

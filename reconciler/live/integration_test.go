@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
-// traffic records the requests of a cache and how many watches are open.
+// traffic records the requests of a cache.
 type traffic struct {
 	next http.RoundTripper
 	mu   sync.Mutex
@@ -91,7 +91,7 @@ func configMap(name string) Interest {
 	}
 }
 
-func TestOneWatchServesAllObjectsOfAKind(t *testing.T) {
+func TestAKindHasOneWatch(t *testing.T) {
 	c, tr := startCache(t)
 	ctx := within20s(t)
 	for _, name := range []string{"one", "two", "three"} {
@@ -109,31 +109,29 @@ func TestOneWatchServesAllObjectsOfAKind(t *testing.T) {
 	ok(t, c.Await(ctx, configMap("one").ID, func(v View) bool { return v.State == Absent }))
 }
 
-func TestWatchEndsWithTheLastInterest(t *testing.T) {
+func TestTheWatchEndsWithTheLastInterest(t *testing.T) {
 	c, tr := startCache(t)
 	ctx := within20s(t)
 	gk := schema.GroupKind{Kind: "ConfigMap"}
 	c.Track(configMap("one"))
 	c.Track(configMap("one"))
 	ok(t, c.WaitSynced(ctx, gk))
-	k := c.kindOf(gk)
 	c.Untrack(configMap("one"))
 	if c.kindOf(gk) == nil {
-		t.Fatal("the watch ended with an interest left")
+		t.Fatal("the watch ended with one interest left")
 	}
 	c.Untrack(configMap("one"))
 	if c.kindOf(gk) != nil || c.Get(configMap("one").ID).State != Unknown {
 		t.Error("the kind is still watched")
 	}
-	_ = k
 	c.Track(configMap("one"))
 	ok(t, c.WaitSynced(ctx, gk))
 	if n := tr.count("/api/v1/configmaps"); n != 2 {
-		t.Errorf("%d watches were begun, want a second one", n)
+		t.Errorf("%d watches started, want 2", n)
 	}
 }
 
-func TestInterestInABodyUpgradesTheWatch(t *testing.T) {
+func TestAnInterestInABodyRestartsTheWatch(t *testing.T) {
 	c, _ := startCache(t)
 	ctx := within20s(t)
 	in := configMap("kube-root-ca.crt")
@@ -146,7 +144,7 @@ func TestInterestInABodyUpgradesTheWatch(t *testing.T) {
 	}))
 }
 
-func TestBodyThatComesToBeWantedIsFetched(t *testing.T) {
+func TestABodyRequestedLaterIsFetched(t *testing.T) {
 	c, _ := startCache(t)
 	ctx := within20s(t)
 	first := configMap("first")
@@ -156,13 +154,13 @@ func TestBodyThatComesToBeWantedIsFetched(t *testing.T) {
 	late := configMap("kube-root-ca.crt")
 	late.Body = true
 	if v := c.Get(late.ID); v.State != Present || v.Object.Body != nil {
-		t.Fatalf("%+v, want it there without a body", v)
+		t.Fatalf("%+v, want it present without a body", v)
 	}
 	c.Track(late)
 	ok(t, c.Await(ctx, late.ID, func(v View) bool { return v.State == Present && v.Object.Body != nil }))
 }
 
-func TestKindThatIsntThereIsUnwatchableUntilItComes(t *testing.T) {
+func TestAMissingKindIsUnwatchableUntilServed(t *testing.T) {
 	c, tr := startCache(t)
 	ctx := within20s(t)
 	widget := schema.GroupVersionKind{Group: "live.example.com", Version: "v1", Kind: "Gadget"}
@@ -193,7 +191,7 @@ func TestKindThatIsntThereIsUnwatchableUntilItComes(t *testing.T) {
 	ok(t, err)
 	began := time.Now()
 	ok(t, c.Await(ctx, in.ID, func(v View) bool { return v.State == Absent }))
-	t.Logf("watched %s after its definition was created", time.Since(began))
+	t.Logf("watched %s after its CRD was created", time.Since(began))
 	if _, err := c.Mapping(widget); err != nil {
 		t.Error(err)
 	}
@@ -210,9 +208,9 @@ func TestKindThatIsntThereIsUnwatchableUntilItComes(t *testing.T) {
 	}
 }
 
-// A release that moves its objects to another version of their API has them
-// judged in that one, and in the old one again when it goes back.
-func TestBodiesComeInTheVersionThatTheyAreWantedIn(t *testing.T) {
+// Objects are evaluated in the API version of their manifests, also after a
+// rollback to a release with another version.
+func TestBodiesAreWatchedInTheRequestedVersion(t *testing.T) {
 	c, _ := startCache(t)
 	ctx := within20s(t)
 	dyn := dynamic.NewForConfigOrDie(controlplane.Shared(t).Config)
@@ -232,7 +230,7 @@ func TestBodiesComeInTheVersionThatTheyAreWantedIn(t *testing.T) {
 		gvk := schema.GroupVersionKind{Group: "moved.example.com", Version: version, Kind: "Mover"}
 		return Interest{ID: payload.ObjectID{Group: gvk.Group, Kind: gvk.Kind, Name: "one"}, GVK: gvk, Body: true}
 	}
-	c.Track(configMap("any")) // The cache runs.
+	c.Track(configMap("any"))
 	for _, v := range []string{"v1", "v1alpha1"} {
 		for {
 			if _, err = c.Mapping(in(v).GVK); err == nil || ctx.Err() != nil {
@@ -249,18 +247,18 @@ func TestBodiesComeInTheVersionThatTheyAreWantedIn(t *testing.T) {
 	for _, v := range []string{"v1alpha1", "v1", "v1alpha1"} {
 		c.Track(in(v))
 		if view := c.Get(in(v).ID); view.State == Present && view.Object.Body != nil && view.Object.Body.GetAPIVersion() != "moved.example.com/"+v {
-			t.Errorf("the object is shown as of %s, wanted in %s", view.Object.Body.GetAPIVersion(), v)
+			t.Errorf("the body has the version %s, want %s", view.Object.Body.GetAPIVersion(), v)
 		}
 		if err := c.Await(ctx, in(v).ID, func(view View) bool {
 			return view.State == Present && view.Object.Body != nil && view.Object.Body.GetAPIVersion() == "moved.example.com/"+v
 		}); err != nil {
-			t.Fatalf("waiting for the body in %s: %v", v, err)
+			t.Fatalf("wait for the body in %s: %v", v, err)
 		}
 	}
 	k := c.kindOf(in("v1").GVK.GroupKind())
-	turn := k.turn
+	session := k.session
 	c.Track(in("v1alpha1"))
-	if k.turn != turn {
-		t.Error("the watch began anew though it shows the version that is wanted")
+	if k.session != session {
+		t.Error("the watch restarted although it has the requested version")
 	}
 }

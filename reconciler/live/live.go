@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live holds what the cluster really looks like: one reflector for
-// each kind of which something is tracked, begun with the kind's first object
-// and ended with its last.
+// Package live caches the objects in the cluster. One reflector watches each kind
+// with a tracked object: it starts with the first such object and stops with the
+// last.
 //
-// Most kinds are watched as metadata only, and of that only digests are kept
-// (see Object): what rule R1 of package apply needs to tell whether an object
-// is level without asking the server. Kinds with a status contract are watched
-// whole. A kind that can't be listed or watched is Unwatchable: its callers
-// fall back to asking at intervals, and nobody else waits for it.
+// Most kinds are watched as metadata, of which the cache keeps only digests (see
+// Object): they are what package apply needs to decide without a request whether
+// an object is in sync. Kinds with a status contract are watched as whole
+// objects. A kind that can't be listed or watched is Unwatchable: callers check
+// its objects by requests at intervals.
 //
-// The package decides nothing and writes nothing.
+// The package makes no decisions and writes nothing to the cluster.
 package live
 
 import (
@@ -38,98 +38,96 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// State says what is known of an object.
+// State is whether an object exists, according to the cache.
 type State int
 
-// The states of knowledge.
+// The states of an object in the cache.
 const (
-	// Unknown means that the kind isn't watched, not yet in sync, or
-	// Unwatchable.
+	// Unknown means that the kind isn't tracked, not listed yet, or Unwatchable.
 	Unknown State = iota
-	// Absent means that the watch doesn't know the object.
+	// Absent means that the object doesn't exist as of View.AsOf.
 	Absent
-	// Present means that the object is there.
+	// Present means that the object exists.
 	Present
 )
 
-// View is what the cache knows of one object.
+// View is the cached state of one object.
 type View struct {
 	State State
 	// Object is nil unless State is Present.
 	Object *Object
-	// AsOf is the newest resource version that the kind's watch has seen. An
-	// object that is absent as of a version older than its own apply is
-	// merely not there yet.
+	// AsOf is the resource version up to which the kind's watch is complete. An
+	// object that is absent as of a version older than its own apply hasn't
+	// reached the cache yet.
 	AsOf string
-	// Epoch counts how often the versions of the kind went back, as they do
-	// when etcd is restored: versions of two epochs don't compare.
+	// Epoch counts how often the kind's resource versions went backwards, as
+	// after a restore of etcd. Versions of different epochs aren't comparable.
 	Epoch int
-	// Ended is the UID of the absent Job that Finished and Failed tell of:
-	// another one may have been made of its name that wasn't seen yet.
+	// Ended is the UID of the absent Job that Finished and Failed describe.
+	// Another Job of this name may exist that hasn't reached the cache yet.
 	Ended types.UID
-	// Finished tells of an absent Job that it had completed when it was last
-	// seen: what its TTL removed isn't missing.
+	// Finished is true for an absent Job that completed before it was deleted,
+	// for example by its TTL. It isn't missing.
 	Finished bool
-	// Failed tells of an absent Job with a TTL that it had failed when it was
-	// last seen: its TTL removed it, and running it again would undo that it
-	// failed.
+	// Failed is true for an absent Job with a TTL that failed before it was
+	// deleted. Running it again would hide the failure.
 	Failed bool
 }
 
-// Interest names an object to be watched.
+// Interest is an object to track.
 type Interest struct {
 	ID  payload.ObjectID
 	GVK schema.GroupVersionKind
-	// Body asks for the whole object.
+	// Body requests the whole object instead of its metadata.
 	Body bool
 }
 
-// Config says how to watch.
+// Config configures a Cache.
 type Config struct {
-	// REST is the identity that lists and watches. Its rate limits are
-	// replaced by none: the server has priority and fairness.
+	// REST is the client configuration to list and watch with. Client-side rate
+	// limits are disabled; the server applies priority and fairness.
 	REST *rest.Config
 	// SyncTimeout bounds the wait for a kind's first list; the default is 15
 	// seconds.
 	SyncTimeout time.Duration
 	// Now is the clock.
 	Now func() time.Time
-	// Log gets a line when a kind can't be watched.
+	// Log receives a line when a kind can't be watched, or can be again.
 	Log logr.Logger
 }
 
-// Cache holds the live objects of all tracked kinds. All methods may be
-// called concurrently.
+// Cache holds the live objects of all tracked kinds. It is safe for concurrent
+// use.
 type Cache struct {
-	cfg     Config
-	meta    metadata.Interface
-	dynamic dynamic.Interface
-	mapper  *mapper
-	hub     *hub
+	cfg      Config
+	meta     metadata.Interface
+	dynamic  dynamic.Interface
+	mapper   *mapper
+	notifier *notifier
 
 	mu      sync.Mutex
-	run     context.Context //nolint:containedctx // The life of reflectors that later calls start; set by Run.
+	run     context.Context //nolint:containedctx // The context of all reflectors; set by Start.
 	kinds   map[schema.GroupKind]*kind
 	running sync.WaitGroup
-	// late are the bodies that are still to be fetched, fetching how many
-	// goroutines do so.
-	late     []lateBody
+	// pending are the bodies to fetch, fetching is the number of goroutines that
+	// fetch them.
+	pending  []pendingBody
 	fetching int
 }
 
-// lateBody is a body that came to be wanted after its object was there.
-type lateBody struct {
+// pendingBody is a body that is needed of an object that is cached already.
+type pendingBody struct {
 	kind *kind
 	in   Interest
 }
 
-// maxFetching bounds the bodies that are fetched side by side.
+// maxFetching bounds the number of concurrent fetches of bodies.
 const maxFetching = 4
 
-// New makes a cache that watches nothing yet. Reflectors run while Run does.
+// New returns a Cache without reflectors; Start runs them.
 func New(cfg Config) (*Cache, error) {
 	if cfg.REST == nil || cfg.Now == nil {
-		return nil, errors.New("live cache: REST and Now are required")
+		return nil, errors.New("create live cache: REST and Now are required")
 	}
 	if cfg.SyncTimeout == 0 {
 		cfg.SyncTimeout = 15 * time.Second
@@ -138,30 +136,28 @@ func New(cfg Config) (*Cache, error) {
 	rc.QPS, rc.Burst, rc.RateLimiter = -1, 0, nil
 	httpClient, err := rest.HTTPClientFor(rc)
 	if err != nil {
-		return nil, fmt.Errorf("live cache: %w", err)
+		return nil, fmt.Errorf("create live cache: %w", err)
 	}
 	return newCache(cfg, rc, httpClient)
 }
 
 func newCache(cfg Config, rc *rest.Config, httpClient *http.Client) (*Cache, error) {
-	c := &Cache{cfg: cfg, kinds: map[schema.GroupKind]*kind{}}
-	c.hub = newHub()
+	c := &Cache{cfg: cfg, kinds: map[schema.GroupKind]*kind{}, notifier: newNotifier()}
 	var err error
 	if c.meta, err = metadata.NewForConfigAndClient(rc, httpClient); err != nil {
-		return nil, fmt.Errorf("live cache: metadata client: %w", err)
+		return nil, fmt.Errorf("create live cache: metadata client: %w", err)
 	}
 	if c.dynamic, err = dynamic.NewForConfigAndClient(rc, httpClient); err != nil {
-		return nil, fmt.Errorf("live cache: dynamic client: %w", err)
+		return nil, fmt.Errorf("create live cache: dynamic client: %w", err)
 	}
 	if c.mapper, err = newMapper(rc, httpClient, cfg.Now); err != nil {
-		return nil, fmt.Errorf("live cache: discovery: %w", err)
+		return nil, fmt.Errorf("create live cache: discovery: %w", err)
 	}
 	return c, nil
 }
 
-// Start runs the reflectors of all tracked kinds until ctx ends, and then
-// waits for them. It fits controller-runtime's Runnable. It must be called
-// once.
+// Start runs the reflectors of all tracked kinds until ctx ends, and then waits
+// for them. It implements controller-runtime's Runnable and must be called once.
 func (c *Cache) Start(ctx context.Context) error {
 	c.mu.Lock()
 	c.run = ctx
@@ -170,29 +166,29 @@ func (c *Cache) Start(ctx context.Context) error {
 	}
 	c.mu.Unlock()
 	<-ctx.Done()
-	c.mu.Lock() // Who had it may have started a reflector; who gets it next sees that ctx ended.
+	c.mu.Lock() // After this, no call starts a goroutine anymore.
 	c.run = ctx
 	c.mu.Unlock()
 	c.running.Wait()
 	return nil
 }
 
-// Track watches the objects' kinds from now on. Each object that is tracked
-// needs one Untrack. What is tracked in one call is in the first list of its
-// kind; an object whose body comes to be wanted later costs one request.
+// Track adds interests and watches their kinds. Each interest needs one Untrack.
+// Objects that are tracked in one call are in the first list of their kind;
+// requesting the body of an object later costs one request.
 func (c *Cache) Track(ins ...Interest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var fresh []*kind
+	var restart []*kind
 	for _, in := range ins {
-		if k := c.trackLocked(in); k != nil && !slices.Contains(fresh, k) {
-			fresh = append(fresh, k)
+		if k := c.trackLocked(in); k != nil && !slices.Contains(restart, k) {
+			restart = append(restart, k)
 		}
 	}
 	if c.run == nil {
 		return
 	}
-	for _, k := range fresh {
+	for _, k := range restart {
 		if k.cancel != nil {
 			k.cancel()
 		}
@@ -200,52 +196,52 @@ func (c *Cache) Track(ins ...Interest) {
 	}
 }
 
-// trackLocked adds one interest and returns its kind if that has to be
-// started, or started anew; c.mu is held.
+// trackLocked adds one interest and returns its kind if the reflector must be
+// started or restarted; c.mu is held.
 func (c *Cache) trackLocked(in Interest) *kind {
 	gk := in.GVK.GroupKind()
 	k := c.kinds[gk]
 	if k == nil {
-		k = newKind(gk, in.GVK.Version, c.hub)
+		k = newKind(gk, in.GVK.Version, c.notifier)
 		c.kinds[gk] = k
 	}
 	body := in.Body || kinds.Of(gk).Body
-	upgrade, bare := k.track(in.ID, in.GVK.Version, body)
-	if upgrade || k.cancel == nil {
+	restart, fetch := k.track(in.ID, in.GVK.Version, body)
+	if restart || k.cancel == nil {
 		return k
 	}
-	if body && k.move(in.ID, func(version string) bool { return c.mapper.lookup(gk, version) != nil }) {
+	if body && k.switchVersion(in.ID, func(version string) bool { return c.mapper.lookup(gk, version) != nil }) {
 		return k
 	}
-	if bare && c.run.Err() == nil {
-		c.late = append(c.late, lateBody{k, in})
+	if fetch && c.run.Err() == nil {
+		c.pending = append(c.pending, pendingBody{k, in})
 		if c.fetching < maxFetching {
 			c.fetching++
 			ctx := c.run
-			c.running.Go(func() { c.fetchLate(ctx) })
+			c.running.Go(func() { c.fetchBodies(ctx) })
 		}
 	}
 	return nil
 }
 
-// fetchLate fetches bodies until none is wanted any more.
-func (c *Cache) fetchLate(ctx context.Context) {
+// fetchBodies fetches pending bodies until none is left.
+func (c *Cache) fetchBodies(ctx context.Context) {
 	for {
 		c.mu.Lock()
-		if len(c.late) == 0 || ctx.Err() != nil {
-			c.late = nil
+		if len(c.pending) == 0 || ctx.Err() != nil {
+			c.pending = nil
 			c.fetching--
 			c.mu.Unlock()
 			return
 		}
-		next := c.late[0]
-		c.late = c.late[1:]
+		next := c.pending[0]
+		c.pending = c.pending[1:]
 		c.mu.Unlock()
 		c.fetchBody(ctx, next.kind, next.in)
 	}
 }
 
-// fetchBody gets the body of an object that came before anybody wanted it.
+// fetchBody fetches the body of a cached object.
 func (c *Cache) fetchBody(ctx context.Context, k *kind, in Interest) {
 	mapping, err := c.mapper.resolve(k.gk, in.GVK.Version)
 	if err == nil {
@@ -259,14 +255,14 @@ func (c *Cache) fetchBody(ctx context.Context, k *kind, in Interest) {
 			body, err = resource.Namespace(in.ID.Namespace).Get(ctx, in.ID.Name, metav1.GetOptions{})
 		}
 		if err == nil {
-			k.fill(body)
+			k.addBody(body)
 			return
 		}
 	}
-	c.cfg.Log.V(1).Info("the body of an object couldn't be read; its next event brings it", "object", in.ID.String(), "error", err.Error())
+	c.cfg.Log.V(1).Info("object can't be fetched; waiting for its next watch event", "object", in.ID.String(), "error", err.Error())
 }
 
-// Untrack ends an interest. The kind's watch ends with its last one.
+// Untrack removes an interest. The kind's watch stops with the last one.
 func (c *Cache) Untrack(in Interest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,7 +277,7 @@ func (c *Cache) Untrack(in Interest) {
 	}
 }
 
-// Get returns what is known of an object.
+// Get returns the cached state of an object.
 func (c *Cache) Get(id payload.ObjectID) View {
 	k := c.kindOf(schema.GroupKind{Group: id.Group, Kind: id.Kind})
 	if k == nil {
@@ -290,49 +286,49 @@ func (c *Cache) Get(id payload.ObjectID) View {
 	return k.get(key{id.Namespace, id.Name})
 }
 
-// WaitSynced waits until the kind was listed. It returns an
-// *UnwatchableError when the kind isn't tracked, can't be listed, or takes
-// longer than Config.SyncTimeout.
+// WaitSynced waits until the kind is listed. It returns an *UnwatchableError if
+// the kind isn't tracked, can't be listed, or takes longer than
+// Config.SyncTimeout, and ctx.Err() if ctx ends.
 func (c *Cache) WaitSynced(ctx context.Context, gk schema.GroupKind) error {
 	k := c.kindOf(gk)
 	if k == nil {
-		return &UnwatchableError{Kind: gk, Err: errors.New("nothing of it is tracked")}
+		return &UnwatchableError{Kind: gk, Err: errors.New("no object is tracked")}
 	}
 	timer := time.NewTimer(c.cfg.SyncTimeout)
 	defer timer.Stop()
 	for {
-		synced, changed, failure := k.state()
+		sync, changed := k.syncState()
 		switch {
-		case synced:
+		case sync.synced:
 			return nil
-		case failure != nil && !(isNoMatch(failure) && c.mapper.lookup(gk, k.wanted()) != nil):
-			return &UnwatchableError{Kind: gk, Err: failure}
+		case sync.err != nil && !(IsNoMatch(sync.err) && c.mapper.lookup(gk, k.version()) != nil):
+			return &UnwatchableError{Kind: gk, Err: sync.err}
 		}
 		select {
 		case <-changed:
 		case <-timer.C:
-			late := fmt.Errorf("no list within %s", c.cfg.SyncTimeout)
-			if k.overdue(late) {
-				c.tellUnwatchable(gk, late)
+			err := fmt.Errorf("not listed within %s", c.cfg.SyncTimeout)
+			if k.expire(err) {
+				c.logUnwatchable(gk, err)
 			}
-			return &UnwatchableError{Kind: gk, Err: late}
+			return &UnwatchableError{Kind: gk, Err: err}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-func (c *Cache) tellUnwatchable(gk schema.GroupKind, err error) {
-	c.cfg.Log.Info("a kind can't be watched: its objects are looked at in intervals only, until it can", "kind", gk.String(), "error", err.Error())
+func (c *Cache) logUnwatchable(gk schema.GroupKind, err error) {
+	c.cfg.Log.Info("kind can't be watched; checking its objects at intervals", "kind", gk.String(), "error", err.Error())
 }
 
-// AwaitMapping is Mapping, but waits for a kind whose definition is on its way,
-// at most until ctx ends.
+// AwaitMapping is like Mapping, but waits for a kind that isn't served yet, at
+// most until ctx ends.
 func (c *Cache) AwaitMapping(ctx context.Context, gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	for {
 		changed := c.mapper.changed()
 		mapping, err := c.Mapping(gvk)
-		if err == nil || !isNoMatch(err) {
+		if err == nil || !IsNoMatch(err) {
 			return mapping, err
 		}
 		select {
@@ -343,15 +339,16 @@ func (c *Cache) AwaitMapping(ctx context.Context, gvk schema.GroupVersionKind) (
 	}
 }
 
-// Unwatchable returns the kinds that can't be watched now, and why.
+// Unwatchable returns the kinds that currently can't be watched, in order, with
+// the causes.
 func (c *Cache) Unwatchable() []*UnwatchableError {
 	c.mu.Lock()
 	kinds := slices.Collect(maps.Values(c.kinds))
 	c.mu.Unlock()
 	var out []*UnwatchableError
 	for _, k := range kinds {
-		if synced, _, failure := k.state(); !synced && failure != nil {
-			out = append(out, &UnwatchableError{Kind: k.gk, Err: failure})
+		if sync, _ := k.syncState(); !sync.synced && sync.err != nil {
+			out = append(out, &UnwatchableError{Kind: k.gk, Err: sync.err})
 		}
 	}
 	slices.SortFunc(out, func(a, b *UnwatchableError) int {
@@ -360,7 +357,7 @@ func (c *Cache) Unwatchable() []*UnwatchableError {
 	return out
 }
 
-// Objects returns how many objects of the kind are kept.
+// Objects returns the number of cached objects of the kind.
 func (c *Cache) Objects(gk schema.GroupKind) int {
 	k := c.kindOf(gk)
 	if k == nil {
@@ -382,15 +379,15 @@ func (c *Cache) startLocked(k *kind) {
 	}
 	ctx, cancel := context.WithCancel(c.run)
 	k.cancel = cancel
-	turn := k.nextTurn()
+	r := &reflector{cache: c, kind: k, session: k.nextSession()}
 	c.running.Go(func() {
 		defer cancel()
-		c.reflect(ctx, k, turn)
+		r.run(ctx)
 	})
 }
 
-// UnwatchableError says why a kind can't be watched. Nothing waits for such a
-// kind: it is asked for at intervals until the watch works.
+// UnwatchableError reports why a kind can't be watched. The cache retries the
+// watch with backoff.
 type UnwatchableError struct {
 	Kind schema.GroupKind
 	Err  error
@@ -404,5 +401,5 @@ func (e *UnwatchableError) Error() string {
 // Unwrap returns the cause.
 func (e *UnwatchableError) Unwrap() error { return e.Err }
 
-// Reason is the condition's reason.
+// Reason returns the reason for a condition.
 func (e *UnwatchableError) Reason() string { return "Unwatchable" }

@@ -4,7 +4,6 @@
 package live
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -21,33 +20,34 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// minReset is the least time between two resets for a kind that isn't there:
-// many objects of one missing kind must not each cost a discovery.
+// minReset is the minimum time between two resets for missing kinds, so that many
+// objects of one missing kind don't cost a discovery each.
 const minReset = 2 * time.Second
 
-// mapper finds the resource of a kind. It asks the server when it must, and
-// anew when a kind is missing or a CustomResourceDefinition changed; by a timer
-// only for a kind that is watched and missing, seldom.
+// mapper finds the resource of a kind. It caches discovery and repeats it when a
+// kind is missing or a watched CRD changed. It has no timer; the reflector of a
+// missing kind retries.
 type mapper struct {
 	client    *discovery.DiscoveryClient
 	discovery *restmapper.DeferredDiscoveryRESTMapper
 	now       func() time.Time
 
 	mu sync.Mutex
-	// life counts the resets: what was asked before one says nothing after it.
-	life      int
+	// resets counts the resets, so that a result from before one isn't cached
+	// after it.
+	resets    int
 	lastReset time.Time
 	changes   chan struct{}
-	known     map[schema.GroupVersionKind]*meta.RESTMapping
-	// missed are the kinds that somebody asked for while they weren't there.
-	missed map[schema.GroupKind]bool
-	// defined holds the kinds of the CRDs that are known from their watch, by
-	// the CRD's name: they answer before discovery does.
-	defined map[string]definition
+	mappings  map[schema.GroupVersionKind]*meta.RESTMapping
+	// missing are the kinds that a caller requested and that weren't served.
+	missing map[schema.GroupKind]bool
+	// crds are the kinds of the watched CRDs, by the name of the CRD. They take
+	// precedence over discovery, which lags behind.
+	crds map[string]crdInfo
 }
 
-// definition is what an established CRD says of its kind.
-type definition struct {
+// crdInfo describes the kind of an established CRD.
+type crdInfo struct {
 	kind       schema.GroupKind
 	plural     string
 	namespaced bool
@@ -65,45 +65,45 @@ func newMapper(rc *rest.Config, httpClient *http.Client, now func() time.Time) (
 		discovery: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(dc)),
 		now:       now,
 		changes:   make(chan struct{}),
-		known:     map[schema.GroupVersionKind]*meta.RESTMapping{},
-		missed:    map[schema.GroupKind]bool{},
-		defined:   map[string]definition{},
+		mappings:  map[schema.GroupVersionKind]*meta.RESTMapping{},
+		missing:   map[schema.GroupKind]bool{},
+		crds:      map[string]crdInfo{},
 	}, nil
 }
 
-// resolve returns the mapping of a kind. Without a version it takes the
-// preferred one.
+// resolve returns the mapping of a kind, in the preferred version if version is
+// "".
 func (m *mapper) resolve(gk schema.GroupKind, version string) (*meta.RESTMapping, error) {
 	if mapping := m.lookup(gk, version); mapping != nil {
 		return mapping, nil
 	}
 	m.mu.Lock()
-	life := m.life
+	resets := m.resets
 	m.mu.Unlock()
 	var versions []string
 	if version != "" {
 		versions = []string{version}
 	}
 	mapping, err := m.discovery.RESTMapping(gk, versions...)
-	if err != nil && isNoMatch(err) && m.mayReset() {
-		life++
+	if err != nil && IsNoMatch(err) && m.tryInvalidate() {
+		resets++
 		m.discovery.Reset()
 		mapping, err = m.discovery.RESTMapping(gk, versions...)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
-		if isNoMatch(err) {
-			m.missed[gk] = true
+		if IsNoMatch(err) {
+			m.missing[gk] = true
 		}
 		return nil, err
 	}
-	if m.missed[gk] {
-		delete(m.missed, gk)
-		m.tellLocked() // Somebody may wait for it.
+	if m.missing[gk] {
+		delete(m.missing, gk)
+		m.notifyLocked()
 	}
-	if m.life == life {
-		m.known[gk.WithVersion(version)] = mapping
+	if m.resets == resets {
+		m.mappings[gk.WithVersion(version)] = mapping
 	}
 	return mapping, nil
 }
@@ -111,13 +111,13 @@ func (m *mapper) resolve(gk schema.GroupKind, version string) (*meta.RESTMapping
 func (m *mapper) lookup(gk schema.GroupKind, version string) *meta.RESTMapping {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if mapping := m.known[gk.WithVersion(version)]; mapping != nil {
+	if mapping := m.mappings[gk.WithVersion(version)]; mapping != nil {
 		return mapping
 	}
-	for _, d := range m.defined {
+	for _, d := range m.crds {
 		if d.kind == gk {
 			if mapping := d.mapping(version); mapping != nil {
-				m.known[gk.WithVersion(version)] = mapping
+				m.mappings[gk.WithVersion(version)] = mapping
 				return mapping
 			}
 		}
@@ -125,7 +125,7 @@ func (m *mapper) lookup(gk schema.GroupKind, version string) *meta.RESTMapping {
 	return nil
 }
 
-func (d definition) mapping(version string) *meta.RESTMapping {
+func (d crdInfo) mapping(version string) *meta.RESTMapping {
 	if version == "" {
 		version = d.storage
 	}
@@ -143,84 +143,85 @@ func (d definition) mapping(version string) *meta.RESTMapping {
 	return mapping
 }
 
-// mayReset allows a reset for a missing kind now and then.
-func (m *mapper) mayReset() bool {
+// tryInvalidate drops the cached mappings unless it did so within minReset.
+func (m *mapper) tryInvalidate() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if now := m.now(); now.Sub(m.lastReset) >= minReset {
 		m.lastReset = now
-		m.forgetLocked()
+		m.invalidateLocked()
 		return true
 	}
 	return false
 }
 
-// forgetLocked forgets the mappings; m.mu is held.
-func (m *mapper) forgetLocked() {
-	m.life++
-	m.known = map[schema.GroupVersionKind]*meta.RESTMapping{}
+// invalidateLocked drops the cached mappings; m.mu is held.
+func (m *mapper) invalidateLocked() {
+	m.resets++
+	m.mappings = map[schema.GroupVersionKind]*meta.RESTMapping{}
 }
 
-// reset forgets what the server said.
+// reset drops the cached mappings and discovery, limited by minReset.
 func (m *mapper) reset() {
-	if m.mayReset() {
+	if m.tryInvalidate() {
 		m.discovery.Reset()
 	}
 }
 
-// define takes what a CRD says now; nil when it's gone. If that changed, it
-// forgets what the server said and wakes who waits for a kind.
-func (m *mapper) define(name string, crd *unstructured.Unstructured) {
-	if !m.redefine(name, crd) {
+// observeCRD records a watched CRD, nil if it was deleted. If its kind changed, it
+// drops the cached discovery and wakes callers that wait for a kind.
+func (m *mapper) observeCRD(name string, crd *unstructured.Unstructured) {
+	if !m.updateCRD(name, crd) {
 		return
 	}
-	m.discovery.Reset() // Not with the lock held: it waits for a discovery that is under way.
+	m.discovery.Reset() // Without the lock: it blocks until a running discovery ends.
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forgetLocked() // What came from before the reset.
+	m.invalidateLocked() // Mappings from before the reset.
 	m.lastReset = m.now()
-	m.tellLocked()
+	m.notifyLocked()
 }
 
-// tellLocked wakes who waits for a kind; m.mu is held.
-func (m *mapper) tellLocked() {
+// notifyLocked wakes callers that wait for a kind; m.mu is held.
+func (m *mapper) notifyLocked() {
 	close(m.changes)
 	m.changes = make(chan struct{})
 }
 
-// redefine reports whether the CRD defines another kind than before.
-func (m *mapper) redefine(name string, crd *unstructured.Unstructured) bool {
-	d, usable := readDefinition(crd)
+// updateCRD records a CRD and reports whether its kind changed.
+func (m *mapper) updateCRD(name string, crd *unstructured.Unstructured) bool {
+	d, established := parseCRD(crd)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	old, had := m.defined[name]
-	if had == usable && reflect.DeepEqual(old, d) {
+	old, had := m.crds[name]
+	if had == established && reflect.DeepEqual(old, d) {
 		return false
 	}
-	delete(m.defined, name)
-	if usable {
-		m.defined[name] = d
+	delete(m.crds, name)
+	if established {
+		m.crds[name] = d
 	}
-	m.forgetLocked()
+	m.invalidateLocked()
 	return true
 }
 
+// changed returns a channel that is closed when the served kinds change.
 func (m *mapper) changed() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.changes
 }
 
-// readDefinition reads an established CRD without copying its schemas.
-func readDefinition(crd *unstructured.Unstructured) (definition, bool) {
+// parseCRD returns the kind of an established CRD. It doesn't copy the schemas.
+func parseCRD(crd *unstructured.Unstructured) (crdInfo, bool) {
 	if crd == nil || !HasCondition(crd, "Established") {
-		return definition{}, false
+		return crdInfo{}, false
 	}
 	text := func(path ...string) string {
 		s, _, _ := unstructured.NestedString(crd.Object, path...)
 		return s
 	}
-	d := definition{
+	d := crdInfo{
 		kind:       schema.GroupKind{Group: text("spec", "group"), Kind: text("spec", "names", "kind")},
 		plural:     text("status", "acceptedNames", "plural"),
 		namespaced: text("spec", "scope") == "Namespaced",
@@ -241,24 +242,15 @@ func readDefinition(crd *unstructured.Unstructured) (definition, bool) {
 	return d, true
 }
 
-// IsNoMatch reports whether the server doesn't know a kind.
-func IsNoMatch(err error) bool { return isNoMatch(err) }
-
-func isNoMatch(err error) bool {
-	if meta.IsNoMatchError(err) {
-		return true
-	}
-	var kind *meta.NoKindMatchError
-	var resource *meta.NoResourceMatchError
-	return errors.As(err, &kind) || errors.As(err, &resource)
-}
+// IsNoMatch reports whether err means that the server doesn't serve a kind.
+func IsNoMatch(err error) bool { return meta.IsNoMatchError(err) }
 
 // Mapping returns the resource and scope of a kind in its version. The error
-// satisfies IsNoMatch when the server doesn't know it.
+// satisfies IsNoMatch if the server doesn't serve it.
 func (c *Cache) Mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	mapping, err := c.mapper.resolve(gvk.GroupKind(), gvk.Version)
 	if err != nil {
-		return nil, fmt.Errorf("resource of %s: %w", gvk, err)
+		return nil, fmt.Errorf("find resource of %s: %w", gvk, err)
 	}
 	return mapping, nil
 }

@@ -23,18 +23,18 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// ManagerPrefix begins the field manager of each set of objects that we
-// apply.
+// ManagerPrefix is the prefix of all field managers of Lockstep; each set of
+// applied objects has its own.
 const ManagerPrefix = "lockstep:"
 
-// DigestSize is the length of a Digest in bytes: long enough that two states
-// of one object don't share one, short enough to keep five of them an object.
+// DigestSize is the length of a Digest in bytes: long enough that states of one
+// object don't collide, short enough to cache five digests per object.
 const DigestSize = 12
 
-// Digest is a shortened SHA-256. The zero Digest stands for "nothing there".
+// Digest is a truncated SHA-256. The zero Digest means that there is no content.
 type Digest [DigestSize]byte
 
-// String returns the digest in unpadded URL-safe base64, "" for the zero one.
+// String returns the digest in unpadded URL-safe base64, "" for the zero Digest.
 func (d Digest) String() string {
 	if d == (Digest{}) {
 		return ""
@@ -42,7 +42,7 @@ func (d Digest) String() string {
 	return base64.RawURLEncoding.EncodeToString(d[:])
 }
 
-// ParseDigest is the inverse of String.
+// ParseDigest parses the result of Digest.String.
 func ParseDigest(s string) (Digest, error) {
 	var d Digest
 	if s == "" {
@@ -50,81 +50,80 @@ func ParseDigest(s string) (Digest, error) {
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(s)
 	if err != nil || len(raw) != DigestSize {
-		return d, fmt.Errorf("digest %.40q isn't %d bytes of base64", s, DigestSize)
+		return d, fmt.Errorf("parse digest %.40q: want %d bytes in base64", s, DigestSize)
 	}
 	copy(d[:], raw)
 	return d, nil
 }
 
-// MarshalText encodes the digest as String does.
+// MarshalText implements encoding.TextMarshaler in the format of String.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText decodes what MarshalText wrote.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Digest) UnmarshalText(text []byte) error {
 	parsed, err := ParseDigest(string(text))
 	*d = parsed
 	return err
 }
 
-// Manager names who holds fields of an object.
+// Manager is a field manager of an object.
 type Manager struct {
 	Name        string
 	Operation   metav1.ManagedFieldsOperationType
 	Subresource string
 }
 
-// Own is what one of our sets holds on an object.
-type Own struct {
-	// Manager is the set's field manager.
+// OwnFields describes the fields of an object that one of our field managers owns.
+type OwnFields struct {
+	// Manager is the field manager.
 	Manager unique.Handle[string]
-	// Entry is the digest of its managed-fields entry: API version, fields and
-	// time. The time belongs to it, since another writer under the same name
-	// changes nothing else.
+	// Entry is the digest of its managedFields entry: API version, fields and
+	// time. The time is included because a write by another client under the
+	// same name may change nothing else.
 	Entry Digest
-	// Values is the digest of the values of the labels and annotations that
-	// the entry holds.
+	// Values is the digest of the values of the owned labels and annotations.
 	Values Digest
-	// Scales tells that the entry holds a field named replicas.
-	Scales bool
+	// Replicas is true if the manager owns a field named replicas.
+	Replicas bool
 }
 
-// Object is what we keep of a live object. It is immutable.
+// Object is the cached summary of a live object. It is immutable.
 type Object struct {
 	Namespace, Name string
 	UID             types.UID
 	ResourceVersion string
 	Generation      int64
-	// Deleting tells that the object has a deletion timestamp.
+	// Deleting is true if the object has a deletion timestamp.
 	Deleting bool
-	// Controlled tells that the object has an owner that is its controller.
+	// Controlled is true if the object has a controller owner reference.
 	Controlled bool
-	// Merged tells that the object came by a list, not by an event, so that
-	// several writes may lie behind it.
+	// Merged is true if the object was read from a list and not from an event, so
+	// that it may combine several writes.
 	Merged bool
-	// Shared tells that one of our managers and somebody else hold a field of
-	// the main resource in common: it stays when one of them drops it.
+	// Shared is true if one of our field managers and another one own the same
+	// field of the main resource: the field remains when one of them drops it.
 	Shared bool
-	// Own holds the entries of our managers; usually there is one.
-	Own []Own
-	// Status is the digest of the managed-fields entries of the status
-	// subresource, with their times.
+	// OwnFields has one element per field manager of ours, usually one.
+	OwnFields []OwnFields
+	// Status is the digest of the managedFields entries of the status
+	// subresource, including their times.
 	Status Digest
-	// Foreign is the digest of all other entries that aren't ours, and of
+	// OtherManagers is the digest of all other managedFields entries, and of
 	// labels, annotations, finalizers and owner references.
-	Foreign Digest
-	// Body is the whole object without managedFields where its kind has a
-	// status contract and it is tracked, else nil. It must not be changed.
+	OtherManagers Digest
+	// Body is the whole object without managedFields if its kind is watched with
+	// bodies and the object is tracked, else nil. It must not be modified.
 	Body *unstructured.Unstructured
 
 	finalizers unique.Handle[string]
 	managers   unique.Handle[string]
 }
 
-// Finalizers returns what keeps the object from going.
+// Finalizers returns the object's finalizers.
 func (o *Object) Finalizers() []string { return split(o.finalizers) }
 
-// Managers returns all managers of the object, ours included, in the order of
-// their entries.
+// Managers returns all field managers of the object, including ours, in the order
+// of managedFields.
 func (o *Object) Managers() []Manager {
 	lines := split(o.managers)
 	out := make([]Manager, 0, len(lines))
@@ -135,19 +134,19 @@ func (o *Object) Managers() []Manager {
 	return out
 }
 
-// OwnBy returns what the named manager of ours holds. A manager without an
-// entry holds nothing, which is legal: a bare Namespace leaves none.
-func (o *Object) OwnBy(manager string) (Own, bool) {
-	for _, own := range o.Own {
+// OwnFieldsOf returns the fields that this manager of ours owns. It returns false
+// if the manager has no entry, as after applying a Namespace without fields.
+func (o *Object) OwnFieldsOf(manager string) (OwnFields, bool) {
+	for _, own := range o.OwnFields {
 		if own.Manager.Value() == manager {
 			return own, true
 		}
 	}
-	return Own{}, false
+	return OwnFields{}, false
 }
 
-// Summarize reads the digests from an object's metadata. It keeps no
-// reference to meta.
+// Summarize returns the summary of an object's metadata. It retains no reference
+// to meta.
 func Summarize(meta metav1.Object) *Object {
 	o := &Object{
 		Namespace:       meta.GetNamespace(),
@@ -164,44 +163,44 @@ func Summarize(meta metav1.Object) *Object {
 }
 
 func (o *Object) readEntries(meta metav1.Object) {
-	status, foreign := sha256.New(), sha256.New()
+	status, others := sha256.New(), sha256.New()
 	hasStatus := false
 	entries := meta.GetManagedFields()
 	names := make([]string, 0, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		names = append(names, plain(e.Manager)+"\x00"+plain(string(e.Operation))+"\x00"+plain(e.Subresource))
+		names = append(names, escape(e.Manager)+"\x00"+escape(string(e.Operation))+"\x00"+escape(e.Subresource))
 		switch {
 		case e.Subresource == "status":
 			hasStatus = true
 			writeEntry(status, e)
 		case isOwn(e):
-			o.Own = append(o.Own, ownOf(e, meta))
+			o.OwnFields = append(o.OwnFields, ownFieldsOf(e, meta))
 		default:
-			writeEntry(foreign, e)
+			writeEntry(others, e)
 		}
 	}
 	o.managers = unique.Make(strings.Join(names, "\n"))
-	o.Shared = len(o.Own) > 0 && shares(entries)
+	o.Shared = len(o.OwnFields) > 0 && sharesFields(entries)
 	if hasStatus {
 		o.Status = sum(status)
 	}
-	writeMap(foreign, "labels", meta.GetLabels())
-	writeMap(foreign, "annotations", meta.GetAnnotations())
-	writeField(foreign, strings.Join(meta.GetFinalizers(), "\n"))
+	writeMap(others, "labels", meta.GetLabels())
+	writeMap(others, "annotations", meta.GetAnnotations())
+	writeField(others, strings.Join(meta.GetFinalizers(), "\n"))
 	for _, ref := range meta.GetOwnerReferences() {
-		writeField(foreign, string(ref.UID))
+		writeField(others, string(ref.UID))
 	}
-	o.Foreign = sum(foreign)
+	o.OtherManagers = sum(others)
 }
 
 func isOwn(e *metav1.ManagedFieldsEntry) bool {
 	return e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == "" && strings.HasPrefix(e.Manager, ManagerPrefix)
 }
 
-// shares reports whether one of our entries and another of the main resource have
-// a field in common. Entries that can't be read are taken to.
-func shares(entries []metav1.ManagedFieldsEntry) bool {
+// sharesFields reports whether one of our entries and another entry of the main
+// resource have a field in common. It returns true if an entry can't be parsed.
+func sharesFields(entries []metav1.ManagedFieldsEntry) bool {
 	ours, others := fieldpath.NewSet(), fieldpath.NewSet()
 	for i := range entries {
 		e := &entries[i]
@@ -221,16 +220,15 @@ func shares(entries []metav1.ManagedFieldsEntry) bool {
 	return !others.Empty() && !ours.Intersection(others).Leaves().Empty()
 }
 
-func ownOf(e *metav1.ManagedFieldsEntry, meta metav1.Object) Own {
+func ownFieldsOf(e *metav1.ManagedFieldsEntry, meta metav1.Object) OwnFields {
 	h := sha256.New()
 	writeEntry(h, e)
-	scales := e.FieldsV1 != nil && bytes.Contains(e.FieldsV1.GetRawBytes(), []byte(`"f:replicas":`))
-	return Own{Manager: unique.Make(e.Manager), Entry: sum(h), Values: ownValues(e, meta), Scales: scales}
+	replicas := e.FieldsV1 != nil && bytes.Contains(e.FieldsV1.GetRawBytes(), []byte(`"f:replicas":`))
+	return OwnFields{Manager: unique.Make(e.Manager), Entry: sum(h), Values: ownValues(e, meta), Replicas: replicas}
 }
 
-// ownValues hashes the values of the labels and annotations that e holds:
-// admission may change them after the fields were tracked, so they are
-// compared with those of our apply's answer.
+// ownValues returns the digest of the values of the labels and annotations in e.
+// Admission may change values without changing the entry.
 func ownValues(e *metav1.ManagedFieldsEntry, meta metav1.Object) Digest {
 	if e.FieldsV1 == nil {
 		return Digest{}
@@ -239,26 +237,26 @@ func ownValues(e *metav1.ManagedFieldsEntry, meta metav1.Object) Digest {
 	if !bytes.Contains(raw, []byte(`"f:metadata"`)) {
 		return Digest{}
 	}
-	var held struct {
+	var owned struct {
 		Metadata struct {
 			Labels      map[string]json.RawMessage `json:"f:labels"`
 			Annotations map[string]json.RawMessage `json:"f:annotations"`
 		} `json:"f:metadata"`
 	}
-	if err := json.Unmarshal(raw, &held); err != nil {
-		return Digest{} // The entry's own digest still tells a change.
+	if err := json.Unmarshal(raw, &owned); err != nil {
+		return Digest{} // The entry's own digest still shows changes.
 	}
 	h := sha256.New()
-	writeHeld(h, held.Metadata.Labels, meta.GetLabels())
-	writeHeld(h, held.Metadata.Annotations, meta.GetAnnotations())
+	writeOwned(h, owned.Metadata.Labels, meta.GetLabels())
+	writeOwned(h, owned.Metadata.Annotations, meta.GetAnnotations())
 	return sum(h)
 }
 
-func writeHeld(h hash.Hash, held map[string]json.RawMessage, values map[string]string) {
-	for _, field := range slices.Sorted(maps.Keys(held)) {
+func writeOwned(h hash.Hash, owned map[string]json.RawMessage, values map[string]string) {
+	for _, field := range slices.Sorted(maps.Keys(owned)) {
 		key, ok := strings.CutPrefix(field, "f:")
 		if !ok {
-			continue // "." stands for the map itself.
+			continue // "." is the map itself.
 		}
 		value, present := values[key]
 		writeField(h, key)
@@ -289,8 +287,8 @@ func writeMap(h hash.Hash, name string, m map[string]string) {
 	}
 }
 
-// writeField writes s with its length, so that no two lists of fields run
-// into the same bytes. A hash never returns an error.
+// writeField writes s with its length, so that different lists of fields never
+// produce the same bytes. A hash returns no error.
 func writeField(h hash.Hash, s string) {
 	_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(s))))
 	_, _ = h.Write([]byte(s))
@@ -302,8 +300,8 @@ func sum(h hash.Hash) Digest {
 	return Digest(full[:DigestSize])
 }
 
-// plain makes a name that anybody may have chosen fit to be joined.
-func plain(name string) string {
+// escape replaces the separators in a name, which any client may choose.
+func escape(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == 0 {
 			return ' '

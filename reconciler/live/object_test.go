@@ -44,14 +44,14 @@ func sample() *metav1.PartialObjectMetadata {
 	}}
 }
 
-// differs names the digests that tell two states apart.
+// differs returns the names of the digests that differ.
 func differs(a, b *Object) string {
 	var out []string
-	x, _ := a.OwnBy(ours)
-	y, _ := b.OwnBy(ours)
+	x, _ := a.OwnFieldsOf(ours)
+	y, _ := b.OwnFieldsOf(ours)
 	for name, same := range map[string]bool{
 		"entry": x.Entry == y.Entry, "values": x.Values == y.Values,
-		"status": a.Status == b.Status, "foreign": a.Foreign == b.Foreign,
+		"status": a.Status == b.Status, "others": a.OtherManagers == b.OtherManagers,
 	} {
 		if !same {
 			out = append(out, name)
@@ -63,26 +63,26 @@ func differs(a, b *Object) string {
 	return strings.Join(out, "")
 }
 
-func TestEachDigestTellsItsOwnKindOfChange(t *testing.T) {
+func TestEachDigestCoversItsFields(t *testing.T) {
 	later := metav1.NewTime(time.Date(2026, 11, 30, 1, 2, 4, 0, time.UTC))
 	for name, tc := range map[string]struct {
 		change func(*metav1.PartialObjectMetadata)
 		want   string
 	}{
-		"nothing":         {func(*metav1.PartialObjectMetadata) {}, ""},
-		"a version alone": {func(o *metav1.PartialObjectMetadata) { o.ResourceVersion = "8" }, ""},
+		"nothing":                   {func(*metav1.PartialObjectMetadata) {}, ""},
+		"only the resource version": {func(o *metav1.PartialObjectMetadata) { o.ResourceVersion = "8" }, ""},
 		"our fields": {func(o *metav1.PartialObjectMetadata) {
 			o.ManagedFields[0].FieldsV1.SetRawString(`{"f:metadata":{"f:labels":{"f:ours":{}}}}`)
 		}, "entry"},
-		"our entry's time":             {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[0].Time = &later }, "entry"},
-		"our entry's version":          {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[0].APIVersion = "v2" }, "entry"},
-		"somebody else's fields":       {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[1].Time = &later }, "foreign"},
-		"a status write":               {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[2].Time = &later }, "status"},
-		"a foreign label":              {func(o *metav1.PartialObjectMetadata) { o.Labels["theirs"] = "2" }, "foreign"},
-		"a foreign annotation":         {func(o *metav1.PartialObjectMetadata) { o.Annotations["note"] = "y" }, "foreign"},
-		"a finalizer":                  {func(o *metav1.PartialObjectMetadata) { o.Finalizers = []string{"x"} }, "foreign"},
-		"an owner":                     {func(o *metav1.PartialObjectMetadata) { o.OwnerReferences = []metav1.OwnerReference{{UID: "p"}} }, "foreign"},
-		"the value of a label we hold": {func(o *metav1.PartialObjectMetadata) { o.Labels["ours"] = "2" }, "several"},
+		"our entry's time":                 {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[0].Time = &later }, "entry"},
+		"our entry's version":              {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[0].APIVersion = "v2" }, "entry"},
+		"another manager's fields":         {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[1].Time = &later }, "others"},
+		"a status write":                   {func(o *metav1.PartialObjectMetadata) { o.ManagedFields[2].Time = &later }, "status"},
+		"a label of another manager":       {func(o *metav1.PartialObjectMetadata) { o.Labels["theirs"] = "2" }, "others"},
+		"an annotation of another manager": {func(o *metav1.PartialObjectMetadata) { o.Annotations["note"] = "y" }, "others"},
+		"a finalizer":                      {func(o *metav1.PartialObjectMetadata) { o.Finalizers = []string{"x"} }, "others"},
+		"an owner reference":               {func(o *metav1.PartialObjectMetadata) { o.OwnerReferences = []metav1.OwnerReference{{UID: "p"}} }, "others"},
+		"the value of a label of ours":     {func(o *metav1.PartialObjectMetadata) { o.Labels["ours"] = "2" }, "several"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := sample()
@@ -94,7 +94,7 @@ func TestEachDigestTellsItsOwnKindOfChange(t *testing.T) {
 	}
 }
 
-func TestSummaryNamesTheManagers(t *testing.T) {
+func TestSummaryContainsTheManagers(t *testing.T) {
 	o := Summarize(sample())
 	want := []Manager{{ours, "Apply", ""}, {"kubectl-edit", "Update", ""}, {"kcm", "Update", "status"}}
 	if diff := cmp.Diff(want, o.Managers()); diff != "" {
@@ -105,17 +105,17 @@ func TestSummaryNamesTheManagers(t *testing.T) {
 	}
 }
 
-func TestUnreadableFieldsAreNoPanic(t *testing.T) {
+func TestInvalidManagedFieldsAreSummarized(t *testing.T) {
 	o := sample()
 	o.ManagedFields[0].FieldsV1.SetRawString(`{"f:metadata": nonsense`)
 	o.ManagedFields[1].FieldsV1 = nil
 	o.ManagedFields[2].Time = nil
 	if differs(Summarize(sample()), Summarize(o)) == "" {
-		t.Error("the change isn't seen")
+		t.Error("no digest differs")
 	}
 }
 
-func TestDigestIsReadBack(t *testing.T) {
+func TestDigestRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var want Digest
 		copy(want[:], rapid.SliceOfN(rapid.Byte(), DigestSize, DigestSize).Draw(t, "bytes"))
@@ -131,11 +131,11 @@ func TestDigestIsReadBack(t *testing.T) {
 	}
 }
 
-// A full informer keeps 9 to 33 kB of a Deployment.
-func TestMetadataObjectTakesLessThanAKilobyte(t *testing.T) {
+// A full informer caches 9 to 33 kB per Deployment.
+func TestAMetadataObjectTakesLessThanAKilobyte(t *testing.T) {
 	const n = 5000
-	k := newKind(schema.GroupKind{Kind: "ConfigMap"}, "v1", newHub())
-	store := &turnStore{kind: k, turn: k.nextTurn(), cache: &Cache{}}
+	k := newKind(schema.GroupKind{Kind: "ConfigMap"}, "v1", newNotifier())
+	r := &reflector{kind: k, session: k.nextSession(), cache: &Cache{}}
 	fields := `{"f:data":{` + strings.Repeat(`"f:key":{},`, 100) + `"f:last":{}}}`
 	before := heap()
 	for i := range n {
@@ -143,14 +143,14 @@ func TestMetadataObjectTakesLessThanAKilobyte(t *testing.T) {
 		o.Name = fmt.Sprintf("a-name-of-usual-length-%d", i)
 		o.UID = types.UID(fmt.Sprintf("2f0c8a2e-4d0e-4f0e-9f6e-%012d", i))
 		o.ManagedFields[1].FieldsV1.SetRawString(fields)
-		if err := store.Add(o); err != nil {
+		if err := r.Add(o); err != nil {
 			t.Fatal(err)
 		}
 	}
 	per := (heap() - before) / n
-	t.Logf("%d bytes an object", per)
+	t.Logf("%d bytes per object", per)
 	if per > 1000 {
-		t.Errorf("%d bytes an object, want at most 1000", per)
+		t.Errorf("%d bytes per object, want at most 1000", per)
 	}
 	runtime.KeepAlive(k)
 }
@@ -168,14 +168,14 @@ func TestNeedsBody(t *testing.T) {
 		m    payload.Manifest
 		want bool
 	}{
-		"a Deployment":                {kindOf("apps", "Deployment"), true},
-		"a ConfigMap":                 {kindOf("", "ConfigMap"), false},
-		"a ClusterRole":               {kindOf("rbac.authorization.k8s.io", "ClusterRole"), false},
-		"a custom resource":           {kindOf("example.com", "Widget"), true},
-		"a Gateway":                   {kindOf("gateway.networking.x-k8s.io", "Gateway"), true},
-		"a NodeOS":                    {kindOf("lockstep.dev", "NodeOS"), true},
-		"a CustomResourceDefinition":  {kindOf("apiextensions.k8s.io", "CustomResourceDefinition"), true},
-		"anything with a health rule": {payload.Manifest{ID: payload.ObjectID{Kind: "ConfigMap"}, Health: "true"}, true},
+		"a Deployment":                         {kindOf("apps", "Deployment"), true},
+		"a ConfigMap":                          {kindOf("", "ConfigMap"), false},
+		"a ClusterRole":                        {kindOf("rbac.authorization.k8s.io", "ClusterRole"), false},
+		"a custom resource":                    {kindOf("example.com", "Widget"), true},
+		"a Gateway":                            {kindOf("gateway.networking.x-k8s.io", "Gateway"), true},
+		"a NodeOS":                             {kindOf("lockstep.dev", "NodeOS"), true},
+		"a CustomResourceDefinition":           {kindOf("apiextensions.k8s.io", "CustomResourceDefinition"), true},
+		"a ConfigMap with a health expression": {payload.Manifest{ID: payload.ObjectID{Kind: "ConfigMap"}, Health: "true"}, true},
 	} {
 		if got := NeedsBody(&tc.m); got != tc.want {
 			t.Errorf("%s: %t, want %t", name, got, tc.want)
@@ -196,13 +196,13 @@ func FuzzSummarize(f *testing.F) {
 		o.ManagedFields = append(o.ManagedFields, managed(ours, "Apply", subresource, fields, time.Time{}), managed(manager, "Update", subresource, fields, time.Time{}))
 		a, b := Summarize(o), Summarize(o)
 		if differs(a, b) != "" {
-			t.Fatal("two looks at one object differ")
+			t.Fatal("two summaries of one object differ")
 		}
 		_ = a.Managers()
 	})
 }
 
-func TestSharedFieldsAreSeen(t *testing.T) {
+func TestFieldsOfSeveralManagersAreShared(t *testing.T) {
 	raw := func(manager, subresource, fields string) metav1.ManagedFieldsEntry {
 		f := &metav1.FieldsV1{}
 		f.SetRawBytes([]byte(fields))
@@ -216,7 +216,7 @@ func TestSharedFieldsAreSeen(t *testing.T) {
 		"a field in common":             {raw("other", "", `{"f:data":{"f:b":{}}}`), true},
 		"another field of the same map": {raw("other", "", `{"f:data":{"f:c":{}}}`), false},
 		"a field of the status":         {raw("other", "status", `{"f:data":{"f:b":{}}}`), false},
-		"an entry that can't be read":   {raw("other", "", `{`), true},
+		"an invalid entry":              {raw("other", "", `{`), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			meta := &metav1.ObjectMeta{Name: "x", ManagedFields: []metav1.ManagedFieldsEntry{ours, tc.other}}
@@ -225,7 +225,7 @@ func TestSharedFieldsAreSeen(t *testing.T) {
 			}
 			meta.ManagedFields = meta.ManagedFields[1:]
 			if Summarize(meta).Shared {
-				t.Error("an object without a field of ours shares one")
+				t.Error("shared without a field of ours")
 			}
 		})
 	}

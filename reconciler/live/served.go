@@ -19,28 +19,28 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// Served asks the server anew in which version it serves the kind. It returns
-// nil without an error only when the kind is gone: the whole discovery is
-// healthy and doesn't name it, and no CustomResourceDefinition defines it. Then
-// its objects are gone too. It costs a discovery: ask when Mapping knows no
-// answer, and before anything hangs on that there is none.
+// Served runs discovery again and returns the mapping of the kind in a served
+// version. It returns nil without an error only if the kind and thus its objects
+// no longer exist: discovery is complete and doesn't list it, and it has no
+// CustomResourceDefinition. Call it only if Mapping finds nothing, since it costs
+// a full discovery.
 func (c *Cache) Served(ctx context.Context, gk schema.GroupKind) (*meta.RESTMapping, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.SyncTimeout)
 	defer cancel()
 	versions, err := servedVersions(ctx, c.mapper.client, gk.Group)
 	if err != nil {
-		return nil, fmt.Errorf("discovery of %s: %w", gk, err)
+		return nil, fmt.Errorf("discover %s: %w", gk, err)
 	}
 	for _, version := range versions {
 		resources, err := c.mapper.client.ServerResourcesForGroupVersionWithContext(ctx, schema.GroupVersion{Group: gk.Group, Version: version}.String())
 		if err != nil {
-			return nil, fmt.Errorf("discovery of %s in %s: %w", gk, version, err)
+			return nil, fmt.Errorf("discover %s in %s: %w", gk, version, err)
 		}
 		if mapping := mappingIn(resources, gk.WithVersion(version)); mapping != nil {
 			return mapping, nil
 		}
 	}
-	return nil, c.undefined(ctx, gk)
+	return nil, c.checkNoCRD(ctx, gk)
 }
 
 // servedVersions returns the versions of the group, the preferred one first.
@@ -85,13 +85,13 @@ func mappingIn(resources *metav1.APIResourceList, gvk schema.GroupVersionKind) *
 	return nil
 }
 
-// undefined returns an error if a CustomResourceDefinition defines the kind: a
-// kind of which no version is served has objects still.
-func (c *Cache) undefined(ctx context.Context, gk schema.GroupKind) error {
+// checkNoCRD returns an error if the kind has a CustomResourceDefinition: even if
+// no version is served, its objects still exist.
+func (c *Cache) checkNoCRD(ctx context.Context, gk schema.GroupKind) error {
 	crds := kinds.CustomResourceDefinition.WithVersion("v1").GroupVersion().WithResource("customresourcedefinitions")
 	list, err := c.meta.Resource(crds).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("looking for the definition of %s: %w", gk, err)
+		return fmt.Errorf("find CRD of %s: %w", gk, err)
 	}
 	for i := range list.Items {
 		name := list.Items[i].Name
@@ -100,10 +100,10 @@ func (c *Cache) undefined(ctx context.Context, gk schema.GroupKind) error {
 		}
 		crd, err := c.dynamic.Resource(crds).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return fmt.Errorf("looking for the definition of %s: %w", gk, err)
+			return fmt.Errorf("find CRD of %s: %w", gk, err)
 		}
 		if kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind"); kind == gk.Kind {
-			return fmt.Errorf("CustomResourceDefinition %s is there, but no version of %s is served", name, gk)
+			return fmt.Errorf("CustomResourceDefinition %s exists, but no version of %s is served", name, gk)
 		}
 	}
 	return nil

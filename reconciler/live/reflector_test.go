@@ -5,6 +5,7 @@ package live
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -27,43 +28,43 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-func mapsKind() schema.GroupVersionKind {
+func configMapKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 }
 
-// cacheOf is a cache that knows one kind and has no server.
+// cacheOf returns a cache with the mapping of one kind and without a server.
 func cacheOf(gvk schema.GroupVersionKind) *Cache {
-	c := &Cache{cfg: Config{Now: time.Now, SyncTimeout: time.Minute}, kinds: map[schema.GroupKind]*kind{}, hub: newHub()}
-	c.mapper = &mapper{now: time.Now, changes: make(chan struct{}), missed: map[schema.GroupKind]bool{}, defined: map[string]definition{}, known: map[schema.GroupVersionKind]*meta.RESTMapping{
+	c := &Cache{cfg: Config{Now: time.Now, SyncTimeout: time.Minute}, kinds: map[schema.GroupKind]*kind{}, notifier: newNotifier()}
+	c.mapper = &mapper{now: time.Now, changes: make(chan struct{}), missing: map[schema.GroupKind]bool{}, crds: map[string]crdInfo{}, mappings: map[schema.GroupVersionKind]*meta.RESTMapping{
 		gvk: {Resource: gvk.GroupVersion().WithResource("configmaps"), GroupVersionKind: gvk, Scope: meta.RESTScopeNamespace},
 	}}
 	return c
 }
 
-// bodies answers reads only.
-type bodies struct {
+// fakeDynamic is a dynamic client that only gets objects.
+type fakeDynamic struct {
 	dynamic.Interface
 	dynamic.NamespaceableResourceInterface
 	get func(name string) *unstructured.Unstructured
 }
 
-func (b *bodies) Resource(schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+func (b *fakeDynamic) Resource(schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
 	return b
 }
 
-func (b *bodies) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*unstructured.Unstructured, error) {
+func (b *fakeDynamic) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*unstructured.Unstructured, error) {
 	return b.get(name), nil
 }
 
-func TestBodiesThatAreWantedLateAreFetchedAFewAtOnce(t *testing.T) {
+func TestBodiesAreFetchedWithBoundedConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const objects = 50
 		free := make(chan struct{})
-		var asked, inFlight atomic.Int64
-		c := cacheOf(mapsKind())
+		var requests, inFlight atomic.Int64
+		c := cacheOf(configMapKind())
 		c.run = t.Context()
-		c.dynamic = &bodies{get: func(name string) *unstructured.Unstructured {
-			asked.Add(1)
+		c.dynamic = &fakeDynamic{get: func(name string) *unstructured.Unstructured {
+			requests.Add(1)
 			inFlight.Add(1)
 			defer inFlight.Add(-1)
 			<-free
@@ -73,24 +74,24 @@ func TestBodiesThatAreWantedLateAreFetchedAFewAtOnce(t *testing.T) {
 			o.SetResourceVersion("5")
 			return o
 		}}
-		k := newKind(mapsKind().GroupKind(), "v1", c.hub)
-		k.bodies, k.synced, k.cancel = true, true, func() {}
+		k := newKind(configMapKind().GroupKind(), "v1", c.notifier)
+		k.store.spec.bodies, k.store.sync.synced, k.cancel = true, true, func() {}
 		c.kinds[k.gk] = k
 		for i := range objects {
 			name := strconv.Itoa(i)
-			k.objects[key{"", name}] = &Object{Name: name, UID: "u", ResourceVersion: "5"}
-			c.Track(Interest{ID: payload.ObjectID{Kind: "ConfigMap", Name: name}, GVK: mapsKind(), Body: true})
+			k.store.objects[key{"", name}] = &Object{Name: name, UID: "u", ResourceVersion: "5"}
+			c.Track(Interest{ID: payload.ObjectID{Kind: "ConfigMap", Name: name}, GVK: configMapKind(), Body: true})
 		}
 		synctest.Wait()
 		if n := inFlight.Load(); n != maxFetching {
-			t.Errorf("%d bodies are fetched side by side, want %d", n, maxFetching)
+			t.Errorf("%d concurrent fetches, want %d", n, maxFetching)
 		}
 		close(free)
 		c.running.Wait()
-		if asked.Load() != objects || c.fetching != 0 || len(c.late) > 0 {
-			t.Errorf("%d bodies were asked for, %d goroutines and %d bodies are left", asked.Load(), c.fetching, len(c.late))
+		if requests.Load() != objects || c.fetching != 0 || len(c.pending) > 0 {
+			t.Errorf("%d requests, %d goroutines and %d bodies left", requests.Load(), c.fetching, len(c.pending))
 		}
-		for at, o := range k.objects {
+		for at, o := range k.store.objects {
 			if o.Body == nil {
 				t.Errorf("%s has no body", at.name)
 			}
@@ -98,8 +99,29 @@ func TestBodiesThatAreWantedLateAreFetchedAFewAtOnce(t *testing.T) {
 	})
 }
 
-// A server whose watches all end at once by an error event.
-func TestAKindWhoseWatchesEndAtOnceIsListedEverMoreSeldom(t *testing.T) {
+func TestAReplacedReflectorWritesNothing(t *testing.T) {
+	k := newKind(configMaps, "v1", newNotifier())
+	old := &reflector{cache: &Cache{}, kind: k, session: k.nextSession()}
+	ok(t, old.Replace(nil, "1"))
+	next := &reflector{cache: old.cache, kind: k, session: k.nextSession()}
+	ok(t, old.Add(object("a", "2")))
+	ok(t, old.Replace([]any{object("a", "2")}, "2"))
+	ok(t, old.Bookmark("2"))
+	for range brokenAfter {
+		old.kind.settle(old.session, errors.New("stopped"))
+	}
+	if v := k.get(key{"", "a"}); v.State != Absent || v.AsOf != "1" {
+		t.Errorf("%+v, want nothing written by the old reflector", v)
+	}
+	ok(t, next.Add(object("a", "3")))
+	ok(t, old.Delete(object("a", "4")))
+	if v := k.get(key{"", "a"}); v.State != Present || v.AsOf != "3" {
+		t.Errorf("%+v, want the object of the new reflector", v)
+	}
+}
+
+// The server ends every watch immediately with an error event.
+func TestAKindWithFailingWatchesIsListedWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		scheme := fake.NewTestScheme()
 		ok(t, metav1.AddMetaToScheme(scheme))
@@ -114,12 +136,12 @@ func TestAKindWhoseWatchesEndAtOnceIsListedEverMoreSeldom(t *testing.T) {
 			w.Error(&metav1.Status{Status: metav1.StatusFailure, Code: 500, Reason: metav1.StatusReasonUnknown, Message: "decoding an object"})
 			return true, w, nil
 		})
-		c := cacheOf(mapsKind())
+		c := cacheOf(configMapKind())
 		c.meta = client
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = c.Start(ctx) }()
-		c.Track(Interest{ID: payload.ObjectID{Kind: "ConfigMap", Namespace: "x", Name: "y"}, GVK: mapsKind()})
+		c.Track(Interest{ID: payload.ObjectID{Kind: "ConfigMap", Namespace: "x", Name: "y"}, GVK: configMapKind()})
 		const watched = 10 * time.Minute
 		timer := time.NewTimer(watched)
 		<-timer.C
@@ -132,9 +154,9 @@ func TestAKindWhoseWatchesEndAtOnceIsListedEverMoreSeldom(t *testing.T) {
 	})
 }
 
-// A definition that nobody applies, of a group that another tool brings, may be
-// missing for days: each look costs a whole discovery.
-func TestAKindThatIsMissingCostsADiscoverySeldomUntilItComes(t *testing.T) {
+// A CRD that another tool installs may be missing for days, and each attempt costs
+// a full discovery.
+func TestAMissingKindIsDiscoveredWithBackoffUntilServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		scheme := fake.NewTestScheme()
 		ok(t, metav1.AddMetaToScheme(scheme))
@@ -144,7 +166,7 @@ func TestAKindThatIsMissingCostsADiscoverySeldomUntilItComes(t *testing.T) {
 		})
 		server := &discoveryfake.FakeDiscovery{Fake: &clienttesting.Fake{}}
 		server.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "configmaps", Kind: "ConfigMap", Namespaced: true}}}}
-		c := cacheOf(mapsKind())
+		c := cacheOf(configMapKind())
 		c.meta = client
 		c.mapper.discovery = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(server))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -156,27 +178,27 @@ func TestAKindThatIsMissingCostsADiscoverySeldomUntilItComes(t *testing.T) {
 		const watched = 6 * time.Hour
 		timer := time.NewTimer(watched)
 		<-timer.C
-		synctest.Wait() // A look of this moment is over.
+		synctest.Wait()
 		if n, most := groupLists(server), int(watched/missingBackoff)+15; n < 2 || n > most {
 			t.Errorf("%d discoveries within %s, want at most %d", n, watched, most)
 		}
-		// Somebody applies an object of it: nobody waits for the next look.
+		// A Mapping of the kind ends the backoff.
 		server.Resources = append(server.Resources, &metav1.APIResourceList{GroupVersion: "missing.k8s.io/v1", APIResources: []metav1.APIResource{{Name: "gadgets", Kind: "Gadget", Namespaced: true}}})
-		c.mapper.discovery.Reset() // For another kind.
+		c.mapper.discovery.Reset() // As for another kind.
 		began := time.Now()
 		if _, err := c.Mapping(gvk); err != nil {
 			t.Fatal(err)
 		}
 		ok(t, c.WaitSynced(ctx, gvk.GroupKind()))
 		if took := time.Since(began); took > time.Second {
-			t.Errorf("the kind was watched %s after it was found", took)
+			t.Errorf("the kind was watched %s after its mapping was found", took)
 		}
 		cancel()
 		<-ended
 	})
 }
 
-// groupLists counts the discoveries: each begins with the groups.
+// groupLists counts the discoveries: each starts with a list of the groups.
 func groupLists(server *discoveryfake.FakeDiscovery) int {
 	n := 0
 	for _, a := range server.Actions() {

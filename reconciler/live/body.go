@@ -6,15 +6,14 @@ package live
 import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// NeedsBody reports whether the manifest's levelness is read from more than
-// metadata: kinds with a status contract, custom resources, and objects with
-// a health rule.
+// NeedsBody reports whether the readiness of the manifest's object depends on
+// more than metadata: for kinds with a status contract, custom resources, and
+// manifests with a health expression.
 func NeedsBody(m *payload.Manifest) bool {
 	if m.Health != "" {
 		return true
@@ -26,7 +25,7 @@ func NeedsBody(m *payload.Manifest) bool {
 	return kinds.Of(m.GVK.GroupKind()).Body
 }
 
-// ending is how a Job came to its end.
+// ending is how a Job ended.
 type ending int
 
 const (
@@ -35,35 +34,29 @@ const (
 	failed
 )
 
-// end is how one Job came to its end.
-type end struct {
-	uid types.UID
-	how ending
-}
-
-// endingOf says how body, a Job, came to its end. Any other kind runs for ever.
+// endingOf returns how the Job body ended. All other kinds are running.
 func endingOf(gk schema.GroupKind, body *unstructured.Unstructured) ending {
 	switch {
 	case body == nil || gk != kinds.Job:
 		return running
 	case HasCondition(body, "Complete"):
 		return completed
-	case FailedForGood(body):
+	case FailedWithTTL(body):
 		return failed
 	default:
 		return running
 	}
 }
 
-// FailedForGood reports whether body is a Job that failed and that its TTL
-// removes. Without a TTL it stays until somebody deletes it, which asks for
-// another run.
-func FailedForGood(body *unstructured.Unstructured) bool {
+// FailedWithTTL reports whether body is a failed Job with
+// ttlSecondsAfterFinished. Without it, a failed Job stays until a user deletes it
+// to run it again.
+func FailedWithTTL(body *unstructured.Unstructured) bool {
 	_, limited, _ := unstructured.NestedFieldNoCopy(body.Object, "spec", "ttlSecondsAfterFinished")
 	return limited && HasCondition(body, "Failed")
 }
 
-// HasCondition reports whether the condition is True.
+// HasCondition reports whether the object's condition of this type is True.
 func HasCondition(obj *unstructured.Unstructured, name string) bool {
 	field, _, _ := unstructured.NestedFieldNoCopy(obj.Object, "status", "conditions")
 	conditions, _ := field.([]any)
@@ -75,9 +68,10 @@ func HasCondition(obj *unstructured.Unstructured, name string) bool {
 	return false
 }
 
-// observed reacts to changes of kinds that change what we know of others.
-func (c *Cache) observed(gk schema.GroupKind, name string, body *unstructured.Unstructured) {
+// observe updates the mapper if the object is a CRD; body is nil if it was
+// deleted.
+func (c *Cache) observe(gk schema.GroupKind, name string, body *unstructured.Unstructured) {
 	if gk == kinds.CustomResourceDefinition {
-		c.mapper.define(name, body)
+		c.mapper.observeCRD(name, body)
 	}
 }
