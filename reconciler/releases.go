@@ -444,7 +444,7 @@ func (r *releases) remove(ctx context.Context, name string) error {
 	if err := engine.Forget(ctx); err != nil {
 		return fmt.Errorf("forget ClusterRelease/%s: %w", name, err)
 	}
-	if err := excluded.Forget(ctx, r.maps, name); err != nil {
+	if err := excluded.Delete(ctx, r.maps, name); err != nil {
 		return fmt.Errorf("forget ClusterRelease/%s: %w", name, err)
 	}
 	return r.store.DropRelease(ctx, name)

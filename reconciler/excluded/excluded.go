@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package excluded keeps in the cluster what a release's selection leaves out of
-// its payload, so that people can be told why an object of the payload isn't
-// there without its payload at hand. Nothing is decided by it.
+// Package excluded records in a ConfigMap which manifests of a payload a release
+// excludes, so that the CLI can explain a missing object without the payload. The
+// record is informational; the reconciler doesn't read it for decisions.
 package excluded
 
 import (
@@ -26,14 +26,14 @@ import (
 )
 
 const (
-	// format is the version of the stored form; readers take one less to one
-	// more, as long as lines keep their meaning.
+	// format is the version of the stored format. Readers accept versions from
+	// one lower to one higher.
 	format = 1
-	// maxBytes bounds what is kept of one release; the rest is counted.
+	// maxBytes bounds the entries of one release; keyTotal counts all of them.
 	maxBytes = 512 << 10
-	// maxName is the longest name of a release that is part of the ConfigMap's.
+	// maxName bounds the part of the ConfigMap's name that is the release's.
 	maxName = 200
-	// page is how many ConfigMaps are read at once.
+	// page is the number of ConfigMaps per list request.
 	page = 50
 
 	label      = "lockstep.dev/excluded"
@@ -44,39 +44,41 @@ const (
 	keyEntries = "entries"
 )
 
-// Entry is a document that was left out.
+// Entry is an excluded manifest.
 type Entry struct {
 	payload.ObjectID
-	// Place is the file within the payload and the line in it.
+	// Place is FILE:LINE within the payload.
 	Place string `json:"place"`
-	// Reason is one of payload's Skip constants; Detail says what was missing.
+	// Reason is one of payload's Skip constants. Detail names what is missing,
+	// for example a capability.
 	Reason string `json:"reason"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// Found is an entry with the release whose payload has it.
+// Found is an entry with the release that excludes it.
 type Found struct {
 	Entry
 	Release, Version string
 }
 
-// Recorder keeps what one release leaves out. It is for one goroutine at a time.
+// Recorder records the manifests that one release excludes. It isn't safe for
+// concurrent use.
 type Recorder struct {
 	client  typedcorev1.ConfigMapInterface
 	release string
-	// last is what was read or written last, nil where there is none.
+	// last is the ConfigMap as last read or written, nil if there is none.
 	last   *corev1.ConfigMap
-	looked bool
-	// kept is the payload that last is about.
-	kept *payload.Payload
+	loaded bool
+	// recorded is the payload that last describes.
+	recorded *payload.Payload
 }
 
-// New returns a keeper in the namespace of the client.
+// New returns a Recorder for the ConfigMap of a release in the client's namespace.
 func New(client typedcorev1.ConfigMapInterface, release string) *Recorder {
 	return &Recorder{client: client, release: release}
 }
 
-// nameOf is the ConfigMap of a release.
+// nameOf returns the name of a release's ConfigMap.
 func nameOf(release string) string {
 	if len(release) > maxName {
 		digest := sha256.Sum256([]byte(release))
@@ -85,70 +87,70 @@ func nameOf(release string) string {
 	return "lockstep-excluded-" + release
 }
 
-// Record writes what the payload leaves out, if that isn't there yet. Repeated
-// for the same payload it asks the server nothing.
-func (k *Recorder) Record(ctx context.Context, p *payload.Payload) error {
-	if p == nil || k.kept == p {
+// Record writes the excluded manifests of the payload unless they are recorded
+// already. Repeated calls with the same payload send no requests.
+func (r *Recorder) Record(ctx context.Context, p *payload.Payload) error {
+	if p == nil || r.recorded == p {
 		return nil
 	}
-	if err := k.look(ctx); err != nil {
+	if err := r.load(ctx); err != nil {
 		return err
 	}
-	if err := k.write(ctx, dataOf(k.release, p)); err != nil {
-		k.looked = false // Somebody else may have written it.
-		return fmt.Errorf("configmap %s: %w", nameOf(k.release), err)
+	if err := r.write(ctx, dataOf(r.release, p)); err != nil {
+		r.loaded = false // Another writer may have changed it.
+		return fmt.Errorf("configmap %s: %w", nameOf(r.release), err)
 	}
-	k.kept = p
+	r.recorded = p
 	return nil
 }
 
-// look reads what an earlier process kept.
-func (k *Recorder) look(ctx context.Context) error {
-	if k.looked {
+// load reads the ConfigMap once.
+func (r *Recorder) load(ctx context.Context) error {
+	if r.loaded {
 		return nil
 	}
-	cm, err := k.client.Get(ctx, nameOf(k.release), metav1.GetOptions{})
+	cm, err := r.client.Get(ctx, nameOf(r.release), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		cm = nil
 	case err != nil:
-		return fmt.Errorf("read configmap %s: %w", nameOf(k.release), err)
+		return fmt.Errorf("read configmap %s: %w", nameOf(r.release), err)
 	}
-	k.last, k.looked = cm, true
+	r.last, r.loaded = cm, true
 	return nil
 }
 
-func (k *Recorder) write(ctx context.Context, data map[string]string) error {
+func (r *Recorder) write(ctx context.Context, data map[string]string) error {
 	var err error
 	switch {
-	case data == nil && k.last == nil, k.last != nil && maps.Equal(data, k.last.Data):
+	case data == nil && r.last == nil, r.last != nil && maps.Equal(data, r.last.Data):
 		return nil
 	case data == nil:
-		if err = Forget(ctx, k.client, k.release); err == nil {
-			k.last = nil
+		if err = Delete(ctx, r.client, r.release); err == nil {
+			r.last = nil
 		}
 		return err
 	}
 	next := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: nameOf(k.release), Labels: map[string]string{label: "", "app.kubernetes.io/part-of": "lockstep"},
+			Name: nameOf(r.release), Labels: map[string]string{label: "", "app.kubernetes.io/part-of": "lockstep"},
 		},
 		Data: data,
 	}
-	if k.last == nil {
-		next, err = k.client.Create(ctx, next, metav1.CreateOptions{})
+	if r.last == nil {
+		next, err = r.client.Create(ctx, next, metav1.CreateOptions{})
 	} else {
-		next.ResourceVersion = k.last.ResourceVersion
-		next, err = k.client.Update(ctx, next, metav1.UpdateOptions{})
+		next.ResourceVersion = r.last.ResourceVersion
+		next, err = r.client.Update(ctx, next, metav1.UpdateOptions{})
 	}
 	if err == nil {
-		k.last = next
+		r.last = next
 	}
 	return err
 }
 
-// Forget deletes what is kept of a release that is gone.
-func Forget(ctx context.Context, client typedcorev1.ConfigMapInterface, release string) error {
+// Delete deletes the record of a deleted release. A missing one isn't an error.
+func Delete(ctx context.Context, client typedcorev1.ConfigMapInterface, release string) error {
 	err := client.Delete(ctx, nameOf(release), metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -156,7 +158,7 @@ func Forget(ctx context.Context, client typedcorev1.ConfigMapInterface, release 
 	return err
 }
 
-// dataOf is the stored form, nil if nothing is left out.
+// dataOf returns the stored format, nil if the payload excludes nothing.
 func dataOf(release string, p *payload.Payload) map[string]string {
 	if len(p.Skipped) == 0 {
 		return nil
@@ -166,7 +168,7 @@ func dataOf(release string, p *payload.Payload) map[string]string {
 		s := &p.Skipped[i]
 		line, err := json.Marshal(Entry{ObjectID: s.ID, Place: fmt.Sprintf("%s:%d", s.File, s.Line), Reason: s.Reason, Detail: s.Detail})
 		if err != nil || lines.Len()+len(line) >= maxBytes {
-			break // Strings always have a form in JSON.
+			break
 		}
 		lines.Write(line)
 		lines.WriteByte('\n')
@@ -177,14 +179,14 @@ func dataOf(release string, p *payload.Payload) map[string]string {
 	}
 }
 
-// Find returns the documents of an object that releases leave out.
+// Find returns the entries of all releases for one object.
 func Find(ctx context.Context, client typedcorev1.ConfigMapInterface, id payload.ObjectID) ([]Found, error) {
 	var found []Found
 	opts := metav1.ListOptions{LabelSelector: label, Limit: page}
 	for {
 		list, err := client.List(ctx, opts)
 		if err != nil {
-			return nil, fmt.Errorf("read what releases leave out: %w", err)
+			return nil, fmt.Errorf("list excluded manifests: %w", err)
 		}
 		for i := range list.Items {
 			of, err := findIn(list.Items[i].Data, id)
@@ -199,16 +201,16 @@ func Find(ctx context.Context, client typedcorev1.ConfigMapInterface, id payload
 	}
 }
 
-// findIn looks through the stored form of one release.
+// findIn returns the entries for one object in the stored format of one release.
 func findIn(data map[string]string, id payload.ObjectID) ([]Found, error) {
 	if n, err := strconv.Atoi(data[keyFormat]); err != nil || n < format-1 || n > format+1 {
-		return nil, fmt.Errorf("format %.20q: this version reads %d to %d", data[keyFormat], format-1, format+1)
+		return nil, fmt.Errorf("unsupported format %.20q: this version reads %d to %d", data[keyFormat], format-1, format+1)
 	}
 	var found []Found
 	for line := range strings.Lines(data[keyEntries]) {
 		var e Entry
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			return nil, fmt.Errorf("decode an entry: %w", err)
+			return nil, fmt.Errorf("decode entry: %w", err)
 		}
 		if e.ObjectID == id {
 			found = append(found, Found{Entry: e, Release: data[keyRelease], Version: cmp.Or(data[keyVersion], "?")})

@@ -29,38 +29,38 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// configMaps returns a client for a namespace of the test's own.
+// configMaps returns a client for a new namespace.
 func configMaps(t *testing.T) typedcorev1.ConfigMapInterface {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(controlplane.Shared(t).Config)
 	must(t, err)
-	ns, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "leftout-"}}, metav1.CreateOptions{})
+	ns, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "excluded-"}}, metav1.CreateOptions{})
 	must(t, err)
 	return client.CoreV1().ConfigMaps(ns.Name)
 }
 
 var console = payload.ObjectID{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "console"}
 
-func without(version, detail string) *payload.Payload {
+func excluding(version, detail string) *payload.Payload {
 	return &payload.Payload{Version: version, Skipped: []payload.Skipped{
 		{ID: payload.ObjectID{Kind: "ConfigMap", Name: "other"}, File: "a.yaml", Line: 1, Reason: payload.SkipProfile},
 		{ID: console, File: "release-manifests/0000_50_console_00.yaml", Line: 7, Reason: payload.SkipCapability, Detail: detail},
 	}}
 }
 
-func TestWhatIsLeftOutIsFoundWhileItIsLeftOut(t *testing.T) {
+func TestFindReturnsOnlyCurrentEntries(t *testing.T) {
 	maps := configMaps(t)
-	keeper := New(maps, "platform")
+	recorder := New(maps, "platform")
 	for _, step := range []struct {
 		payload *payload.Payload
 		want    string
 	}{
-		{without("1.0.0", "capability Console isn't enabled"), "platform 1.0.0 Capability capability Console isn't enabled release-manifests/0000_50_console_00.yaml:7"},
-		{without("1.1.0", "other"), "platform 1.1.0 Capability other release-manifests/0000_50_console_00.yaml:7"},
+		{excluding("1.0.0", "capability Console isn't enabled"), "platform 1.0.0 Capability capability Console isn't enabled release-manifests/0000_50_console_00.yaml:7"},
+		{excluding("1.1.0", "other"), "platform 1.1.0 Capability other release-manifests/0000_50_console_00.yaml:7"},
 		{&payload.Payload{Version: "1.2.0"}, ""},
-		{without("1.3.0", "again"), "platform 1.3.0 Capability again release-manifests/0000_50_console_00.yaml:7"},
+		{excluding("1.3.0", "again"), "platform 1.3.0 Capability again release-manifests/0000_50_console_00.yaml:7"},
 	} {
-		must(t, keeper.Record(t.Context(), step.payload))
+		must(t, recorder.Record(t.Context(), step.payload))
 		found, err := Find(t.Context(), maps, console)
 		must(t, err)
 		var got []string
@@ -71,47 +71,47 @@ func TestWhatIsLeftOutIsFoundWhileItIsLeftOut(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", step.payload.Version, diff)
 		}
 	}
-	must(t, Forget(t.Context(), maps, "platform"))
-	must(t, Forget(t.Context(), maps, "platform"))
+	must(t, Delete(t.Context(), maps, "platform"))
+	must(t, Delete(t.Context(), maps, "platform"))
 	if found, err := Find(t.Context(), maps, console); err != nil || len(found) > 0 {
-		t.Errorf("found %v, %v of a release that is gone", found, err)
+		t.Errorf("found %v, %v of a deleted release", found, err)
 	}
 }
 
-func TestAnUnchangedPayloadIsWrittenOnce(t *testing.T) {
+func TestAnUnchangedPayloadIsRecordedOnce(t *testing.T) {
 	maps := configMaps(t)
-	p := without("1.0.0", "x")
+	p := excluding("1.0.0", "x")
 	must(t, New(maps, "platform").Record(t.Context(), p))
 	before, err := maps.Get(t.Context(), nameOf("platform"), metav1.GetOptions{})
 	must(t, err)
-	second := New(maps, "platform") // A new process loads it anew.
+	second := New(maps, "platform") // As after a restart.
 	again := *p
 	must(t, second.Record(t.Context(), &again))
 	after, err := maps.Get(t.Context(), nameOf("platform"), metav1.GetOptions{})
 	must(t, err)
 	if before.ResourceVersion != after.ResourceVersion {
-		t.Error("the same was written twice")
+		t.Error("an unchanged record was written again")
 	}
-	must(t, Forget(t.Context(), maps, "platform"))
+	must(t, Delete(t.Context(), maps, "platform"))
 	must(t, second.Record(t.Context(), &again))
 	if _, err := maps.Get(t.Context(), nameOf("platform"), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("a payload that was kept already led to a request: %v", err)
+		t.Errorf("a recorded payload caused a request: %v", err)
 	}
 }
 
-// Another writer's change is met at the second try, as the controller makes it.
-func TestALostRaceIsTriedAnew(t *testing.T) {
+// After a conflict with another writer, the controller's retry succeeds.
+func TestAConflictIsResolvedByARetry(t *testing.T) {
 	maps := configMaps(t)
-	keeper := New(maps, "platform")
-	must(t, keeper.Record(t.Context(), without("1.0.0", "x")))
-	must(t, New(maps, "platform").Record(t.Context(), without("2.0.0", "y")))
-	if err := keeper.Record(t.Context(), without("1.1.0", "z")); !apierrors.IsConflict(err) {
-		t.Errorf("a write over somebody else's: %v", err)
+	recorder := New(maps, "platform")
+	must(t, recorder.Record(t.Context(), excluding("1.0.0", "x")))
+	must(t, New(maps, "platform").Record(t.Context(), excluding("2.0.0", "y")))
+	if err := recorder.Record(t.Context(), excluding("1.1.0", "z")); !apierrors.IsConflict(err) {
+		t.Errorf("write over another writer's record: %v", err)
 	}
-	must(t, keeper.Record(t.Context(), without("1.1.0", "z")))
+	must(t, recorder.Record(t.Context(), excluding("1.1.0", "z")))
 }
 
-func TestWhatIsKeptIsBounded(t *testing.T) {
+func TestTheRecordIsBounded(t *testing.T) {
 	p := &payload.Payload{Version: "1.0.0"}
 	for i := range 20_000 {
 		p.Skipped = append(p.Skipped, payload.Skipped{ID: payload.ObjectID{Kind: "ConfigMap", Name: fmt.Sprint(i)}, File: strings.Repeat("f", 100), Detail: strings.Repeat("d", 200)})
@@ -124,6 +124,6 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 		t.Errorf("a name of %d bytes", n)
 	}
 	if _, err := findIn(map[string]string{keyFormat: "3"}, console); err == nil {
-		t.Error("a form of the far future was read")
+		t.Error("an unsupported format was read")
 	}
 }
