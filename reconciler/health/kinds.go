@@ -280,7 +280,7 @@ func (c conditionState) String() string {
 // operator, by the reason that package rollout sets. A window that is too short
 // for an update is a misconfiguration and doesn't count.
 func (c conditionState) waiting() bool {
-	return c.reason == "OutsideWindow" || c.reason == "Paused" || c.reason == "Waiting"
+	return c.reason == "OutsideWindow" || c.reason == "Paused"
 }
 
 func condition(body *unstructured.Unstructured, kind string) conditionState {

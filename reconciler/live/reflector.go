@@ -255,8 +255,6 @@ func splitObject(obj any) (metav1.Object, *unstructured.Unstructured, error) {
 		}
 		o.SetManagedFields(nil)
 		return md, o, nil
-	case cache.DeletedFinalStateUnknown:
-		return splitObject(o.Obj)
 	default:
 		return nil, nil, fmt.Errorf("watch delivered unexpected %T", obj)
 	}
