@@ -182,7 +182,7 @@ func evaluateClusterOperator(m *payload.Manifest, body *unstructured.Unstructure
 	if len(m.Versions) == 0 {
 		return Verdict{
 			Failed: true, Reason: "ClusterOperatorNoVersions",
-			Message: "no status.versions in the manifest; list at least the version named operator",
+			Message: "manifest has no status.versions; list at least the operator's version under the name operator",
 		}
 	}
 	if c := condition(body, "Disabled"); c.status == "True" {
