@@ -204,7 +204,33 @@ func TestAnOverdueFirstListIsReportedOnce(t *testing.T) {
 	}
 }
 
-// modelObject is what storeModel expects of one object.
+func TestTheWatchSwitchesToTheNewestServedVersion(t *testing.T) {
+	served := func(versions ...string) func(string) bool {
+		return func(v string) bool { return slices.Contains(versions, v) }
+	}
+	s := newStore(kinds.Job, "v1beta1")
+	s.track(key{"", "a"}, "v1beta1", true)
+	if s.track(key{"", "a"}, "v1", true); s.switchVersion(key{"", "a"}, served("v1")) {
+		t.Error("switched before the first watch")
+	}
+	s.watching = "v1beta1"
+	list(t, s, "1", job("a", "1", false))
+	if s.switchVersion(key{"", "a"}, served("v1beta1")) {
+		t.Error("switched to a version that isn't served")
+	}
+	if !s.switchVersion(key{"", "a"}, served("v1beta1", "v1")) || s.spec.version != "v1" {
+		t.Errorf("watch %+v, want v1", s.spec)
+	}
+	if s.get(key{"", "a"}).Object.Body != nil {
+		t.Error("the body of the old version remains")
+	}
+	s.track(key{"", "b"}, "v1beta1", true)
+	if s.switchVersion(key{"", "b"}, served("v1beta1", "v1")) {
+		t.Error("switched although another object needs the newer version")
+	}
+}
+
+// modelObject is the expected state of one object.
 type modelObject struct {
 	version      int
 	body, merged bool
