@@ -4,11 +4,10 @@
 package nodeos
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/blang/semver/v4"
+	"github.com/lockstep-dev/lockstep/config/version"
 )
 
 // ImageRef is an OS image by repository and digest.
@@ -67,11 +66,11 @@ type Image struct {
 // CompareVersions returns -1, 0 or 1 if a is older than, equal to or newer
 // than b. Build metadata is ignored, as semver specifies.
 func CompareVersions(a, b string) (int, error) {
-	va, err := parseVersion(a)
+	va, err := version.Parse(a)
 	if err != nil {
 		return 0, err
 	}
-	vb, err := parseVersion(b)
+	vb, err := version.Parse(b)
 	if err != nil {
 		return 0, err
 	}
@@ -79,19 +78,7 @@ func CompareVersions(a, b string) (int, error) {
 }
 
 // MajorMinor returns the major and the minor number of a version.
-func MajorMinor(version string) (major, minor uint64, err error) {
-	v, err := parseVersion(version)
+func MajorMinor(of string) (major, minor uint64, err error) {
+	v, err := version.Parse(of)
 	return v.Major, v.Minor, err
-}
-
-// parseVersion parses a version, with or without a leading v.
-func parseVersion(s string) (semver.Version, error) {
-	if len(s) > 128 {
-		return semver.Version{}, errors.New("parse version: longer than 128 bytes")
-	}
-	v, err := semver.ParseTolerant(s)
-	if err != nil {
-		return semver.Version{}, fmt.Errorf("parse version %q: %w", s, err)
-	}
-	return v, nil
 }

@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/google/renameio/v2"
 )
@@ -59,12 +61,40 @@ func Read(path string, limit int64) (b []byte, err error) {
 	return b, err
 }
 
-// Write replaces a file atomically: readers see the old or the new content, and
-// a crash leaves one of them. The content is synced before the rename. The
-// directory must exist; mode isn't changed by the umask.
-func Write(path string, data []byte, mode os.FileMode) error {
-	if err := renameio.WriteFile(path, data, mode, renameio.IgnoreUmask()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+// Write atomically replaces a file: readers, and the file after a power loss,
+// have either the old or the new content. When Write returns nil, the content and
+// the directory are synced to disk. The file gets mode regardless of the umask.
+func Write(path string, data []byte, mode fs.FileMode) error {
+	return write(path, data, renameio.WithStaticPermissions(mode))
+}
+
+// WriteKeepMode is Write, except that an existing file keeps its permissions.
+func WriteKeepMode(path string, data []byte, mode fs.FileMode) error {
+	return write(path, data, renameio.WithPermissions(mode), renameio.IgnoreUmask(), renameio.WithExistingPermissions())
+}
+
+func write(path string, data []byte, opts ...renameio.Option) (err error) {
+	dir := filepath.Dir(path)
+	// The temporary file is in the same directory: the content may be secret.
+	f, err := renameio.NewPendingFile(path, append(opts, renameio.WithTempDir(dir))...)
+	if err != nil {
+		return err
 	}
-	return nil
+	defer func() { err = errors.Join(err, f.Cleanup()) }()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.CloseAtomicallyReplace(); err != nil { // it syncs the file
+		return err
+	}
+	return SyncDir(dir)
+}
+
+// SyncDir syncs a directory, which persists the renames in it.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

@@ -5,6 +5,7 @@ package files
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,26 +27,44 @@ func TestReadIsBounded(t *testing.T) {
 	}
 }
 
-func TestWriteReplacesAtomicallyAndKeepsTheMode(t *testing.T) {
+func TestWriteReplacesAtomicallyAndLeavesNoOtherFiles(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
-	for _, content := range []string{"old", "new"} {
-		if err := Write(path, []byte(content), 0o640); err != nil {
+	for _, tc := range []struct {
+		content string
+		write   func(string, []byte, fs.FileMode) error
+		mode    fs.FileMode
+		want    fs.FileMode
+	}{
+		{"new", WriteKeepMode, 0o640, 0o640},
+		{"existing", WriteKeepMode, 0o600, 0o640},
+		{"exact", Write, 0o600, 0o600},
+		{"exact again", Write, 0o644, 0o644},
+	} {
+		if err := tc.write(path, []byte(tc.content), tc.mode); err != nil {
 			t.Fatal(err)
 		}
+		data, err := Read(path, 64)
+		if err != nil || string(data) != tc.content {
+			t.Errorf("%s: content %q, %v", tc.content, data, err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != tc.want {
+			t.Errorf("%s: mode %v, want %v (%v)", tc.content, info.Mode(), tc.want, err)
+		}
 	}
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o640 {
-		t.Errorf("mode %v, %v, want 0640", info.Mode(), err)
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("files left: %v, %v", left, err)
 	}
-	if b, err := os.ReadFile(path); err != nil || string(b) != "new" {
-		t.Errorf("content %q, %v, want new", b, err)
+}
+
+func TestWriteToAMissingDirectoryFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "missing", "f")
+	if err := Write(path, nil, 0o600); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Write = %v", err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-		t.Errorf("%d entries in the directory, want 1: temporary files must not remain (%v)", len(entries), err)
-	}
-	if err := Write(filepath.Join(dir, "missing", "f"), nil, 0o600); err == nil {
-		t.Error("a write into a missing directory succeeded")
+	if err := SyncDir(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("SyncDir = %v", err)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/trust"
-	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // maxTrustFile limits the stored trust document, in bytes.

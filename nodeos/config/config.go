@@ -26,8 +26,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/nodeos"
-	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // The type and limits of the document.

@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/lockstep-dev/lockstep/nodeos/files"
+	"github.com/lockstep-dev/lockstep/config/files"
 )
 
 // Directory is the PKI of one cluster on an administrator's disk; it's never stored

@@ -19,7 +19,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/lockstep-dev/lockstep/nodeos/files"
+	"github.com/lockstep-dev/lockstep/config/files"
 )
 
 // maxFile limits each certificate and key file, in bytes.

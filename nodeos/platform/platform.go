@@ -18,8 +18,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/nodeos"
-	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // Config configures a platform.

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/lockstep-dev/lockstep/nodeos/files"
+	"github.com/lockstep-dev/lockstep/config/files"
 )
 
 // The journal's format. A file is a header and records. The header is the
@@ -89,11 +89,12 @@ func lockFile(name string) (*os.File, error) {
 func (j *Journal) load() error {
 	name := filepath.Join(j.dir, journalName)
 	data, err := files.Read(name, maxJournal)
+	var limit *files.LimitError
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		j.state = State{InstallationID: rand.Text()}
 		return j.rewrite()
-	case errors.Is(err, files.ErrTooLarge):
+	case errors.As(err, &limit):
 		return fmt.Errorf("%w: %w", ErrJournal, err)
 	case err != nil:
 		return fmt.Errorf("read the journal: %w", err)

@@ -10,10 +10,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/blang/semver/v4"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-dev/lockstep/config/version"
 )
 
 // Location of the ledger.
@@ -196,13 +197,13 @@ func (s *Store) Reset(ctx context.Context, clusterUID string, epoch uint64) (Fen
 // below the mark is ignored. Call it only after a release has completed or a
 // pool has committed the version.
 func (s *Store) RaiseMark(ctx context.Context, product string, img Image, now time.Time) error {
-	v, err := semver.ParseTolerant(img.Version)
+	v, err := version.Parse(img.Version)
 	if err != nil {
 		return fmt.Errorf("raise the mark of %s: version %q: %w", product, img.Version, err)
 	}
 	return s.modify(ctx, func(d *Document) (bool, error) {
 		if old, ok := d.Marks[product]; ok {
-			have, err := semver.ParseTolerant(old.Version)
+			have, err := version.Parse(old.Version)
 			if err == nil && v.LTE(have) {
 				return false, nil
 			}

@@ -10,8 +10,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/nodeos"
-	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // ErrPowerLoss means that power was lost before a write; nothing after it happened.

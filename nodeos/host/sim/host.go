@@ -13,8 +13,8 @@ import (
 	"os"
 	"sync"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/nodeos"
-	"github.com/lockstep-dev/lockstep/nodeos/files"
 )
 
 // Config configures a Host.
