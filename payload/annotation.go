@@ -18,10 +18,10 @@ import (
 // annotations.
 const Group = "lockstep.dev"
 
-// KindNodeOS is the only kind of our group that a payload may carry.
+// KindNodeOS is the only kind of our group allowed in a payload.
 const KindNodeOS = "NodeOS"
 
-// The annotations that a manifest may carry for us.
+// The annotations of Lockstep on manifests.
 const (
 	AnnotationCreateOnly    = "lockstep.dev/create-only"
 	AnnotationDelete        = "lockstep.dev/delete"
@@ -53,11 +53,11 @@ const (
 	cvoInjectTLS     = "config.openshift.io/inject-tls"
 )
 
-// maxIgnoreFields bounds the pointers of one manifest.
+// maxIgnoreFields limits the JSON pointers of one manifest.
 const maxIgnoreFields = 32
 
-// setters evaluate our annotations; a key of our prefix that isn't here is an
-// error.
+// setter returns the function that evaluates one of our annotations, or nil for
+// an unknown key.
 func (m *Manifest) setter(key string) func(value string) error {
 	switch key {
 	case AnnotationCreateOnly:
@@ -85,26 +85,26 @@ func (m *Manifest) setter(key string) func(value string) error {
 	}
 }
 
-// annotate evaluates the annotations of m.Object. notString says that one of
-// them isn't a string.
+// annotate evaluates the annotations of m.Object. notString is true if the value
+// of one isn't a string.
 func (m *Manifest) annotate() (notString bool, err error) {
 	m.RollbackFirst = m.ID.Group == Group && m.ID.Kind == KindNodeOS
 	for key, value := range annotationsOf(m.Object.Object) {
 		text, isString := value.(string)
 		if !isString {
-			return true, &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s is a %s, want a string: put it in quotes", key, typeName(value))}
+			return true, &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s is a %s, must be a string; quote it", key, typeName(value))}
 		}
 		if err := m.annotateOne(key, text); err != nil {
 			return false, err
 		}
 	}
 	if m.Health != "" && m.ID.GroupKind() == kinds.Secret {
-		return false, &LoadError{Kind: ReasonInvalid, Message: "annotation " + AnnotationHealth + ": a rule may not read a Secret, whose content would show in what is reported; drop it"}
+		return false, &LoadError{Kind: ReasonInvalid, Message: "annotation " + AnnotationHealth + ": health rules can't read Secrets, since status would show their content; remove the annotation"}
 	}
 	if m.Delete && m.Replace {
-		return false, &LoadError{Kind: ReasonInvalid, Message: "a manifest can't ask to delete and to replace its object"}
+		return false, &LoadError{Kind: ReasonInvalid, Message: "the delete and replace annotations are mutually exclusive"}
 	}
-	// CVO's manifests may ask for both; there, too, the deletion is what counts.
+	// CVO manifests may have both annotations; deletion wins there as well.
 	m.CreateOnly = m.CreateOnly && !m.Delete
 	return false, nil
 }
@@ -116,7 +116,7 @@ func (m *Manifest) annotateOne(key, value string) error {
 		return nil
 	case key == cvoDelete:
 		if value != "true" {
-			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf(`annotation %s is %q, want "true"`, key, value)}
+			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf(`annotation %s is %q, must be "true"`, key, value)}
 		}
 		m.Delete = true
 		return nil
@@ -125,7 +125,7 @@ func (m *Manifest) annotateOne(key, value string) error {
 	}
 	set := m.setter(key)
 	if set == nil {
-		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s isn't known; a payload may carry only those that the documentation lists", key)}
+		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("unknown annotation %s: only documented lockstep.dev annotations are allowed", key)}
 	}
 	if err := set(value); err != nil {
 		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s: %s", key, err)}
@@ -136,7 +136,7 @@ func (m *Manifest) annotateOne(key, value string) error {
 func (m *Manifest) setWait(value string) error {
 	m.Wait = WaitPolicy(value)
 	if !slices.Contains([]WaitPolicy{WaitComplete, WaitStarted, WaitNone}, m.Wait) {
-		return fmt.Errorf("value %q, want complete, started or none", value)
+		return fmt.Errorf("value %q, must be complete, started or none", value)
 	}
 	return nil
 }
@@ -152,46 +152,46 @@ func (m *Manifest) setIgnoreFields(value string) error {
 		return err
 	}
 	if len(pointers) == 0 || len(pointers) > maxIgnoreFields {
-		return fmt.Errorf("%d JSON pointers, want 1 to %d", len(pointers), maxIgnoreFields)
+		return fmt.Errorf("%d JSON pointers, must be 1 to %d", len(pointers), maxIgnoreFields)
 	}
 	for _, p := range pointers {
 		if !strings.HasPrefix(p, "/") || len(p) < 2 {
-			return fmt.Errorf("%q isn't a JSON pointer (RFC 6901), want such as /spec/replicas", p)
+			return fmt.Errorf("%q isn't a JSON pointer (RFC 6901) such as /spec/replicas", p)
 		}
 	}
 	m.IgnoreFields = pointers
 	return nil
 }
 
-// pointerList reads a list in JSON, or one parted by commas and blanks; a
-// pointer that has one of them itself can only be written as JSON.
+// pointerList parses a JSON list, or a list separated by commas and whitespace.
+// Pointers that contain a separator must use the JSON form.
 func pointerList(value string) ([]string, error) {
 	if !strings.HasPrefix(strings.TrimSpace(value), "[") {
 		return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == '\n' || r == ' ' }), nil
 	}
 	var list []string
 	if err := json.Unmarshal([]byte(value), &list); err != nil {
-		return nil, fmt.Errorf(`the value begins as a JSON list but isn't one of strings, such as ["/spec/replicas"]: %s`, sanitize.Line(err.Error()))
+		return nil, fmt.Errorf(`invalid JSON list of strings, such as ["/spec/replicas"]: %s`, sanitize.Line(err.Error()))
 	}
 	return list, nil
 }
 
-// flag sets dst from "true" or "false" and refuses anything else.
+// flag sets dst from "true" or "false" and rejects other values.
 func flag(dst *bool) func(string) error {
 	return func(value string) error {
 		if value != "true" && value != "false" {
-			return fmt.Errorf(`value %q, want "true" or "false"`, value)
+			return fmt.Errorf(`value %q, must be "true" or "false"`, value)
 		}
 		*dst = value == "true"
 		return nil
 	}
 }
 
-// word sets dst when the value is the one allowed word.
+// word sets dst if the value is the only allowed one.
 func word(dst *bool, want string) func(string) error {
 	return func(value string) error {
 		if value != want {
-			return fmt.Errorf("value %q, want %q", value, want)
+			return fmt.Errorf("value %q, must be %q", value, want)
 		}
 		*dst = true
 		return nil
@@ -205,7 +205,7 @@ func nonEmpty(value string) error {
 	return nil
 }
 
-// annotationsOf returns the annotations as they were written, or nil.
+// annotationsOf returns the annotations with unconverted values, or nil.
 func annotationsOf(content map[string]any) map[string]any {
 	metadata, _ := content["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)

@@ -12,9 +12,9 @@ import (
 	"unicode/utf8"
 )
 
-// appendCanonical appends the canonical JSON of v: keys sorted by their
-// bytes, no blanks, no HTML escapes, the shortest form of numbers. v is made
-// of map[string]any, []any, string, bool, int64, float64 and nil.
+// appendCanonical appends the canonical JSON of v: keys sorted by their bytes,
+// no whitespace, no HTML escapes, numbers in their shortest form. v consists of
+// map[string]any, []any, string, bool, int64, float64 and nil.
 func appendCanonical(dst []byte, v any) ([]byte, error) {
 	switch v := v.(type) {
 	case nil:
@@ -32,11 +32,11 @@ func appendCanonical(dst []byte, v any) ([]byte, error) {
 	case float64:
 		text, err := json.Marshal(v)
 		if err != nil {
-			return nil, &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("the number %v has no form in JSON", v)}
+			return nil, &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("number %v can't be represented in JSON", v)}
 		}
 		return append(dst, text...), nil
 	default:
-		return nil, &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("a value of type %T has no form in JSON", v)}
+		return nil, &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("type %T can't be represented in JSON", v)}
 	}
 }
 
@@ -57,7 +57,7 @@ func appendList(dst []byte, list []any) ([]byte, error) {
 func appendMap(dst []byte, content map[string]any) ([]byte, error) {
 	dst = append(dst, '{')
 	var err error
-	// Most mappings are small: their keys are sorted without an allocation.
+	// Keys of small mappings are sorted without an allocation.
 	var room [16]string
 	keys := slices.AppendSeq(room[:0], maps.Keys(content))
 	slices.Sort(keys)
@@ -75,8 +75,8 @@ func appendMap(dst []byte, content map[string]any) ([]byte, error) {
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string; bytes that aren't UTF-8 become the
-// replacement character, as encoding/json has it.
+// appendString appends s as a JSON string. Invalid UTF-8 becomes the replacement
+// character, as in encoding/json.
 func appendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0

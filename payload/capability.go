@@ -12,29 +12,29 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// Baselines of capabilities that aren't OpenShift's.
+// The capability baselines of Lockstep.
 const (
 	// BaselineAll enables every capability; "" means the same.
 	BaselineAll = "All"
-	// BaselineNone enables only those that are named.
+	// BaselineNone enables only the listed capabilities.
 	BaselineNone = "None"
 )
 
-// MaxCapabilities bounds the capabilities that are enabled in a cluster, and
-// maxNameLength the name of each.
+// MaxCapabilities limits the capabilities that are enabled in a cluster;
+// maxNameLength limits their names, in bytes.
 const MaxCapabilities = 256
 
-// baselineStep is a set of OpenShift's by its name, as what it adds to the one
-// before it.
+// baselineStep is a capability set of OpenShift: its name, and the capabilities
+// that it adds to the previous set.
 type baselineStep struct {
 	name string
 	adds []string
 }
 
-// baselineSteps are the sets of OpenShift's capabilities, each of which holds
-// the one before it, as ClusterVersionCapabilitySets has them in openshift/api,
-// config/v1/types_cluster_version.go, at 2a3d73913b5a (August 2026): a payload
-// names capabilities but says nothing of sets.
+// baselineSteps returns the capability sets of OpenShift in order; each includes
+// the previous one. Payloads don't contain them. They come from
+// ClusterVersionCapabilitySets in openshift/api,
+// config/v1/types_cluster_version.go, at 2a3d73913b5a (August 2026).
 func baselineSteps() []baselineStep {
 	return []baselineStep{
 		{BaselineNone, nil},
@@ -50,7 +50,7 @@ func baselineSteps() []baselineStep {
 	}
 }
 
-// Baselines lists the names that Selection.Baseline may have.
+// Baselines lists the allowed values of Selection.Baseline.
 func Baselines() []string {
 	names := []string{BaselineAll}
 	for _, step := range baselineSteps() {
@@ -59,15 +59,15 @@ func Baselines() []string {
 	return names
 }
 
-// asked are the capabilities that a selection asks for.
-type asked struct {
+// requestedCapabilities are the capabilities that a selection requests.
+type requestedCapabilities struct {
 	all   bool
 	names map[string]bool
 }
 
-// asks evaluates the selection's baseline and what it names besides.
-func (s Selection) asks() asked {
-	a := asked{all: s.Baseline == "" || s.Baseline == BaselineAll, names: map[string]bool{}}
+// requested evaluates the selection's baseline and its list of capabilities.
+func (s Selection) requested() requestedCapabilities {
+	a := requestedCapabilities{all: s.Baseline == "" || s.Baseline == BaselineAll, names: map[string]bool{}}
 	for _, name := range s.Capabilities {
 		a.names[name] = true
 	}
@@ -85,34 +85,34 @@ func (s Selection) asks() asked {
 	return a
 }
 
-func (a asked) has(capability string) bool { return a.all || a.names[capability] }
+func (a requestedCapabilities) has(capability string) bool { return a.all || a.names[capability] }
 
-// Validate refuses a selection that no payload could be loaded by.
+// Validate rejects unknown baselines and lists over their limits.
 func (s Selection) Validate() error {
 	if s.Baseline != "" && !slices.Contains(Baselines(), s.Baseline) {
-		return fmt.Errorf("capability baseline %q isn't known; want one of %s", sanitize.Line(s.Baseline), strings.Join(Baselines(), ", "))
+		return fmt.Errorf("unknown capability baseline %q: must be one of %s", sanitize.Line(s.Baseline), strings.Join(Baselines(), ", "))
 	}
 	if len(s.Capabilities) > MaxCapabilities {
-		return fmt.Errorf("%d capabilities besides the baseline, at most %d are allowed", len(s.Capabilities), MaxCapabilities)
+		return fmt.Errorf("%d capabilities listed, at most %d are allowed", len(s.Capabilities), MaxCapabilities)
 	}
 	for _, name := range s.Capabilities {
 		if name == "" || len(name) > maxNameLength {
-			return fmt.Errorf("a capability's name has %d bytes, want 1 to %d", len(name), maxNameLength)
+			return fmt.Errorf("capability name has %d bytes, must have 1 to %d", len(name), maxNameLength)
 		}
 	}
 	return nil
 }
 
-// capabilitiesOf returns the capabilities that must all be enabled.
+// capabilitiesOf returns the capabilities that an object requires, all of them.
 func capabilitiesOf(annotations map[string]any) []string {
 	return append(words(text(annotations, cvoCapability), "+"), words(text(annotations, AnnotationCapability), "+")...)
 }
 
-// settleCapabilities decides which capabilities are in force: those that the
-// selection asks for, and those that were once enabled in the cluster, since
-// what they hold can't be taken from a running one. It fills f.implicit, and
-// EnabledCapabilities and ImplicitCapabilities of the payload.
-func (p *Payload) settleCapabilities(s *scan, f *filter, opts LoadOptions) error {
+// resolveCapabilities enables the requested capabilities and all that were ever
+// enabled in the cluster, since their objects can't be removed from a running
+// cluster. It sets f.implicit and the payload's EnabledCapabilities and
+// ImplicitCapabilities.
+func (p *Payload) resolveCapabilities(s *scan, f *filter, opts LoadOptions) error {
 	named, err := s.capabilities()
 	if err != nil {
 		return err
@@ -131,14 +131,14 @@ func (p *Payload) settleCapabilities(s *scan, f *filter, opts LoadOptions) error
 	}
 	f.implicit = map[string]bool{}
 	for name := range enabled {
-		f.implicit[name] = !f.asked.has(name)
+		f.implicit[name] = !f.requested.has(name)
 		if f.implicit[name] {
 			p.ImplicitCapabilities = append(p.ImplicitCapabilities, name)
 		}
 	}
 	slices.Sort(p.ImplicitCapabilities)
 	for name := range named {
-		if f.asked.has(name) {
+		if f.requested.has(name) {
 			enabled[name] = true
 		}
 	}
@@ -151,7 +151,7 @@ func (p *Payload) settleCapabilities(s *scan, f *filter, opts LoadOptions) error
 	return nil
 }
 
-// capabilities returns all that the payload's documents name.
+// capabilities returns all capabilities that the payload's documents name.
 func (s *scan) capabilities() (map[string]bool, error) {
 	named := map[string]bool{}
 	for i := range s.files {
@@ -161,7 +161,7 @@ func (s *scan) capabilities() (map[string]bool, error) {
 				if len(name) > maxNameLength {
 					return nil, &LoadError{
 						Kind: ReasonLimit, File: s.files[i].name, Document: e.number, Line: e.line,
-						Message: fmt.Sprintf("the name of a capability has %d bytes, at most %d are allowed", len(name), maxNameLength),
+						Message: fmt.Sprintf("capability name has %d bytes, at most %d are allowed", len(name), maxNameLength),
 					}
 				}
 				named[name] = true
@@ -171,9 +171,8 @@ func (s *scan) capabilities() (map[string]bool, error) {
 	return named, nil
 }
 
-// moved returns the capabilities that weren't enabled before but now hold an
-// object that is managed already: those that its manifest in this payload asks
-// for.
+// moved returns the capabilities that aren't requested but that this payload
+// requires for an object that is already managed.
 func (s *scan) moved(f *filter, opts LoadOptions) map[string]bool {
 	managed := make(map[ObjectID]bool, len(opts.Managed))
 	for _, id := range opts.Managed {
@@ -194,11 +193,11 @@ func (s *scan) moved(f *filter, opts LoadOptions) map[string]bool {
 			if !managed[e.manifest.ID] {
 				continue
 			}
-			if reason, _ := f.excludeElse(e.content); reason != "" {
+			if reason, _ := f.excludeBeforeCapabilities(e.content); reason != "" {
 				continue
 			}
 			for _, name := range capabilitiesOf(annotationsOf(e.content)) {
-				if !f.asked.has(name) {
+				if !f.requested.has(name) {
 					moved[name] = true
 				}
 			}

@@ -11,58 +11,57 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// extras is a payload of an object a that capability Extra holds, one b beside
-// it, and one c of capability Other.
+// extras is a payload with objects a and b of capability Extra and c of
+// capability Other.
 func extras() map[string]string {
 	return map[string]string{file: configMap("a", map[string]string{"lockstep.dev/capability": "Extra"}) + "---\n" +
 		configMap("b", map[string]string{"lockstep.dev/capability": "Extra"}) + "---\n" +
 		configMap("c", map[string]string{"lockstep.dev/capability": "Other"})}
 }
 
-// inForce is what of a payload is applied, and by which capabilities.
-type inForce struct {
+// active lists the included objects and the capabilities of a payload.
+type active struct {
 	Names, Enabled, Implicit []string
 }
 
-func inForceOf(p *Payload) inForce {
-	out := inForce{Enabled: p.EnabledCapabilities, Implicit: p.ImplicitCapabilities}
+func activeOf(p *Payload) active {
+	out := active{Enabled: p.EnabledCapabilities, Implicit: p.ImplicitCapabilities}
 	for i := range p.Manifests {
 		out.Names = append(out.Names, p.Manifests[i].ID.Name)
 	}
 	return out
 }
 
-func TestACapabilityOnceEnabledStays(t *testing.T) {
+func TestEnabledCapabilitiesStayEnabled(t *testing.T) {
 	none := Selection{Baseline: BaselineNone}
 	a := ObjectID{Kind: "ConfigMap", Name: "a"}
 	for name, tc := range map[string]struct {
 		opts LoadOptions
-		want inForce
+		want active
 	}{
-		"what nobody asked for isn't enabled":       {LoadOptions{Selection: none}, inForce{}},
-		"All asks for all that the payload names":   {LoadOptions{}, inForce{[]string{"a", "b", "c"}, []string{"Extra", "Other"}, nil}},
-		"what is asked for isn't implicit":          {LoadOptions{Selection: Selection{Baseline: BaselineNone, Capabilities: []string{"Other"}}, Enabled: []string{"Other"}}, inForce{[]string{"c"}, []string{"Other"}, nil}},
-		"what was enabled and isn't asked for":      {LoadOptions{Selection: none, Enabled: []string{"Other"}}, inForce{[]string{"c"}, []string{"Other"}, []string{"Other"}}},
-		"what was enabled but this payload lacks":   {LoadOptions{Selection: none, Enabled: []string{"Gone"}}, inForce{nil, []string{"Gone"}, []string{"Gone"}}},
-		"what holds an object that is managed":      {LoadOptions{Selection: none, Managed: []ObjectID{a}}, inForce{[]string{"a", "b"}, []string{"Extra"}, []string{"Extra"}}},
-		"what the payload before had enabled":       {LoadOptions{Selection: none, Previous: &Payload{EnabledCapabilities: []string{"Extra"}}}, inForce{[]string{"a", "b"}, []string{"Extra"}, []string{"Extra"}}},
-		"what the payload before named but had not": {LoadOptions{Selection: none, Previous: &Payload{Skipped: []Skipped{{ID: a}}}}, inForce{}},
-		"a name that no payload knows isn't kept":   {LoadOptions{Selection: Selection{Baseline: BaselineNone, Capabilities: []string{"Typo"}}}, inForce{}},
+		"capabilities without a request aren't enabled":                 {LoadOptions{Selection: none}, active{}},
+		"All requests all capabilities of the payload":                  {LoadOptions{}, active{[]string{"a", "b", "c"}, []string{"Extra", "Other"}, nil}},
+		"requested capabilities aren't implicit":                        {LoadOptions{Selection: Selection{Baseline: BaselineNone, Capabilities: []string{"Other"}}, Enabled: []string{"Other"}}, active{[]string{"c"}, []string{"Other"}, nil}},
+		"previously enabled capabilities are implicit":                  {LoadOptions{Selection: none, Enabled: []string{"Other"}}, active{[]string{"c"}, []string{"Other"}, []string{"Other"}}},
+		"previously enabled capabilities that the payload lacks stay":   {LoadOptions{Selection: none, Enabled: []string{"Gone"}}, active{nil, []string{"Gone"}, []string{"Gone"}}},
+		"capabilities of managed objects are implicit":                  {LoadOptions{Selection: none, Managed: []ObjectID{a}}, active{[]string{"a", "b"}, []string{"Extra"}, []string{"Extra"}}},
+		"capabilities enabled by the previous payload are implicit":     {LoadOptions{Selection: none, Previous: &Payload{EnabledCapabilities: []string{"Extra"}}}, active{[]string{"a", "b"}, []string{"Extra"}, []string{"Extra"}}},
+		"capabilities that the previous payload skipped aren't enabled": {LoadOptions{Selection: none, Previous: &Payload{Skipped: []Skipped{{ID: a}}}}, active{}},
+		"capabilities that no payload has aren't enabled":               {LoadOptions{Selection: Selection{Baseline: BaselineNone, Capabilities: []string{"Typo"}}}, active{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := loadTree(t, extras(), tc.opts)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.want, inForceOf(p)); diff != "" {
-				t.Errorf("in force (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tc.want, activeOf(p)); diff != "" {
+				t.Errorf("active (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-// A manifest of another profile says nothing about what is managed here.
-func TestAManifestThatIsLeftOutImpliesNoCapability(t *testing.T) {
+func TestExcludedManifestsEnableNoCapability(t *testing.T) {
 	files := map[string]string{file: configMap("a", map[string]string{"lockstep.dev/capability": "Extra", "lockstep.dev/profile": "edge"})}
 	p, err := loadTree(t, files, LoadOptions{Selection: Selection{Baseline: BaselineNone}, Managed: []ObjectID{{Kind: "ConfigMap", Name: "a"}}})
 	if err != nil {
@@ -89,17 +88,17 @@ func TestBaselinesAreOpenShiftsSets(t *testing.T) {
 		"v4.18":    {17, "OperatorLifecycleManagerV1", "ClusterAPI"},
 		"vCurrent": {19, "ClusterAPI", "Other"},
 	} {
-		a := Selection{Baseline: baseline}.asks()
+		a := Selection{Baseline: baseline}.requested()
 		if len(a.names) != want.size || want.has != "" && !a.has(want.has) || a.has(want.no) {
 			t.Errorf("%s has %v", baseline, a.names)
 		}
 	}
-	if all := (Selection{}).asks(); !all.has("anything") {
-		t.Error("without a baseline something isn't enabled")
+	if all := (Selection{}).requested(); !all.has("anything") {
+		t.Error("a capability isn't enabled without a baseline")
 	}
 }
 
-func TestASetEnablesWhatItHoldsAndWhatIsNamedBesides(t *testing.T) {
+func TestABaselineAndListedCapabilitiesAreEnabled(t *testing.T) {
 	files := map[string]string{file: configMap("a", map[string]string{"capability.openshift.io/name": "Console"}) + "---\n" +
 		configMap("b", map[string]string{"capability.openshift.io/name": "NodeTuning"}) + "---\n" +
 		configMap("c", map[string]string{"capability.openshift.io/name": "Console+NodeTuning"})}
@@ -107,21 +106,21 @@ func TestASetEnablesWhatItHoldsAndWhatIsNamedBesides(t *testing.T) {
 		selection Selection
 		want      []string
 	}{
-		"a set":           {Selection{Baseline: "v4.12"}, []string{"a"}},
-		"a later set":     {Selection{Baseline: "v4.13"}, []string{"a", "b", "c"}},
-		"a set and names": {Selection{Baseline: "v4.11", Capabilities: []string{"NodeTuning"}}, []string{"b"}},
+		"a set":            {Selection{Baseline: "v4.12"}, []string{"a"}},
+		"a later set":      {Selection{Baseline: "v4.13"}, []string{"a", "b", "c"}},
+		"a set and a list": {Selection{Baseline: "v4.11", Capabilities: []string{"NodeTuning"}}, []string{"b"}},
 	} {
 		p, err := loadTree(t, files, LoadOptions{Selection: tc.selection})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(tc.want, inForceOf(p).Names); diff != "" {
+		if diff := cmp.Diff(tc.want, activeOf(p).Names); diff != "" {
 			t.Errorf("%s: applied (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
-func TestAnUnknownBaselineIsRefusedWithThoseThatThereAre(t *testing.T) {
+func TestAnUnknownBaselineIsRejectedWithTheKnownOnes(t *testing.T) {
 	_, err := loadTree(t, extras(), LoadOptions{Selection: Selection{Baseline: "v4.99"}})
 	if e := refusal(t, err); !strings.Contains(e.Error(), `"v4.99"`) || !strings.Contains(e.Error(), strings.Join(Baselines(), ", ")) {
 		t.Errorf("error is %q", e)
@@ -135,7 +134,7 @@ func TestCapabilitiesAreBounded(t *testing.T) {
 	}
 	slices.Sort(many)
 	if _, err := loadTree(t, extras(), LoadOptions{Enabled: many}); refusal(t, err).Reason() != ReasonLimit {
-		t.Errorf("two more than %d capabilities: %v", MaxCapabilities, err)
+		t.Errorf("%d capabilities and two more: %v", MaxCapabilities, err)
 	}
 	long := map[string]string{file: configMap("a", map[string]string{"lockstep.dev/capability": strings.Repeat("x", maxNameLength+1)})}
 	if _, err := loadTree(t, long, LoadOptions{}); refusal(t, err).Reason() != ReasonLimit {

@@ -11,69 +11,69 @@ import (
 	"strings"
 )
 
-// Check reads a payload as any cluster might, whatever that selects: every
-// document must be a manifest, and no two of one identity may be such that a
-// selection takes both. In a payload of CVO's the latter is a warning, as a
-// load keeps the last one. Manifests of the result are all variants in payload
-// order: it must never be applied.
+// Check validates a payload for every selection: each document must be a valid
+// manifest, and no selection may include two manifests of the same object. In
+// CVO payloads such duplicates are warnings, since Load applies the last one.
+// The result contains all variants in payload order and must not be applied.
 func Check(tree fs.FS) (*Payload, error) {
 	s, err := scanTree(tree, DefaultLimits())
 	if err != nil {
 		return nil, err
 	}
-	if err := s.wall(false); err != nil {
+	if err := s.checkForbidden(false); err != nil {
 		return nil, err
 	}
 	p := &Payload{Product: s.meta.Name, Version: s.meta.Version, Channel: s.meta.Channel, VersionHash: s.hash}
 	if p.Images, p.Kubernetes, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
-	for _, o := range s.odd {
-		if err := p.odd(o, s.cvo); err != nil {
+	for _, o := range s.deviations {
+		if err := p.reportDeviation(o, s.cvo); err != nil {
 			return nil, err
 		}
 	}
 	if _, err := s.capabilities(); err != nil {
 		return nil, err
 	}
-	f := filter{cvo: s.cvo, every: true, major: p.major(), asked: Selection{}.asks()}
+	f := filter{cvo: s.cvo, allVariants: true, major: p.major(), requested: Selection{}.requested()}
 	if err := p.selectAll(s, &f); err != nil {
 		return nil, err
 	}
-	return p, p.variants(s.cvo)
+	return p, p.checkVariants(s.cvo)
 }
 
-// variants looks for manifests of one identity that are no variants of one
-// another.
-func (p *Payload) variants(cvo bool) error {
+// checkVariants rejects manifests of the same object that one selection could
+// both include.
+func (p *Payload) checkVariants(cvo bool) error {
 	profiled := cvo && slices.ContainsFunc(p.Manifests, func(m Manifest) bool { return len(variantOf(&m, true).profiles) > 0 })
 	same := map[ObjectID][]*Manifest{}
 	for i := range p.Manifests {
 		m := &p.Manifests[i]
 		v := variantOf(m, cvo)
 		for _, other := range same[m.ID] {
-			if !v.meets(variantOf(other, cvo), profiled) {
+			if !v.overlaps(variantOf(other, cvo), profiled) {
 				continue
 			}
-			message := fmt.Sprintf("%s stands in %s:%d (document %d) already, and a cluster may select both; a profile or a feature set that the other lacks makes it a variant",
+			message := fmt.Sprintf("%s is already defined at %s:%d (document %d), and a cluster may select both; give each a different profile or feature set",
 				m.ID, other.File, other.Line, other.Document)
 			if !profiled {
 				return &LoadError{Kind: ReasonInvalid, File: m.File, Document: m.Document, Line: m.Line, Message: message}
 			}
-			p.warn(m.File, m.Document, m.Line, message+"; the last one is applied")
+			p.warn(m.File, m.Document, m.Line, message+"; the last manifest is applied")
 		}
 		same[m.ID] = append(same[m.ID], m)
 	}
 	return nil
 }
 
-// variant is which selections include a manifest. Capabilities and feature
-// gates make no variants: all of them may be enabled, and gates that aren't
-// evaluated exclude nothing.
+// variant describes the selections that include a manifest. Capabilities and
+// feature gates don't distinguish variants: all capabilities may be enabled at
+// once, and gates may not be evaluated.
 type variant struct {
-	// profiles that include it; none: any, in a payload of ours.
+	// profiles include the manifest; empty means any profile, except in CVO
+	// payloads.
 	profiles []string
-	// sets are lists of feature sets, each of which must have the selected one.
+	// sets are lists of feature sets; each must contain the selected one.
 	sets [][]string
 }
 
@@ -96,9 +96,9 @@ func variantOf(m *Manifest, cvo bool) variant {
 	return v
 }
 
-// meets reports whether a selection may include both. profiled says that one
-// of the payload's profiles is always selected.
-func (v variant) meets(other variant, profiled bool) bool {
+// overlaps reports whether a selection may include both. profiled is true if
+// every selection of the payload names a profile.
+func (v variant) overlaps(other variant, profiled bool) bool {
 	both := slices.ContainsFunc(v.profiles, func(p string) bool { return slices.Contains(other.profiles, p) })
 	if !both && (profiled || len(v.profiles) > 0 && len(other.profiles) > 0) {
 		return false

@@ -15,25 +15,25 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Limits bound a payload.
+// Limits of a payload.
 type Limits struct {
-	// Bytes of all files together, unpacked.
+	// Bytes is the total size of all files, unpacked.
 	Bytes int64
-	// Manifests counts documents.
+	// Manifests is the number of documents.
 	Manifests int
-	// Document is the largest document in bytes of JSON: an API server stores
-	// no object beyond about 1.5 MiB.
+	// Document is the size of one document, in bytes of JSON. API servers store
+	// objects of up to about 1.5 MiB.
 	Document int
-	// Depth of nested lists and mappings.
+	// Depth is the nesting depth of lists and mappings.
 	Depth int
-	// Aliases is how often the aliases of one document are expanded.
+	// Aliases is the number of alias expansions in one document.
 	Aliases int
 }
 
 // maxDocument is the largest object in bytes of JSON.
 const maxDocument = 1400 << 10
 
-// DefaultLimits returns the limits that hold where none are given.
+// DefaultLimits returns the default limits.
 func DefaultLimits() Limits {
 	return Limits{Bytes: 64 << 20, Manifests: 20_000, Document: maxDocument, Depth: 96, Aliases: 100}
 }
@@ -45,9 +45,9 @@ type document struct {
 	number, line int
 }
 
-// oddity is something that CVO accepts and we refuse: a warning in the one
-// mode, an error in the other.
-type oddity struct {
+// deviation is content that CVO accepts: a warning in CVO payloads and an error
+// in all others.
+type deviation struct {
 	file         string
 	number, line int
 	message      string
@@ -55,12 +55,12 @@ type oddity struct {
 
 // fileDecoder decodes the documents of one file.
 type fileDecoder struct {
-	file   string
-	limits Limits
-	docs   []document
-	odd    []oddity
+	file       string
+	limits     Limits
+	docs       []document
+	deviations []deviation
 
-	// of the current document:
+	// The current document:
 	number  int
 	aliases int
 	size    int
@@ -68,29 +68,29 @@ type fileDecoder struct {
 
 var bom = []byte("\xef\xbb\xbf")
 
-// decodeFile returns the documents of a file. The stream is parsed as a
-// whole, not split at lines of dashes: a line of a block scalar may look like
-// a separator, and one with a comment or directives doesn't.
-func decodeFile(file string, data []byte, limits Limits) (docs []document, odd []oddity, err error) {
+// decodeFile returns the documents of a file. It parses the whole stream instead
+// of splitting it at separators: lines of a block scalar may look like
+// separators, and separators may contain comments or directives.
+func decodeFile(file string, data []byte, limits Limits) (docs []document, deviations []deviation, err error) {
 	d := &fileDecoder{file: file, limits: limits}
-	// The YAML parser is not ours; whatever trips it must not end the process.
+	// A panic in the YAML parser must not end the process.
 	defer func() {
 		if r := recover(); r != nil {
-			err = d.errorf(ReasonInvalid, 0, "the YAML parser failed: %v", r)
+			err = d.errorf(ReasonInvalid, 0, "parse YAML: %v", r)
 		}
 	}()
 	if rest, found := bytes.CutPrefix(data, bom); found {
-		d.oddf(1, "the file starts with a byte-order mark; remove it")
+		d.deviationf(1, "the file starts with a byte-order mark; remove it")
 		data = rest
 	}
 	if first := bytes.TrimLeft(data, " \t\r\n"); len(first) > 0 && first[0] == '{' {
 		if ok, err := d.decodeJSON(data); ok || err != nil {
-			return d.docs, d.odd, err
+			return d.docs, d.deviations, err
 		}
 		d.docs, d.number = nil, 0
 	}
 	err = d.decodeYAML(data)
-	return d.docs, d.odd, err
+	return d.docs, d.deviations, err
 }
 
 // decodeYAML decodes the file as a stream of YAML documents.
@@ -116,7 +116,7 @@ func (d *fileDecoder) document(node *yaml.Node) error {
 	d.aliases, d.size = 0, 0
 	if node.Kind == yaml.DocumentNode {
 		if len(node.Content) != 1 {
-			return d.errorf(ReasonInvalid, node.Line, "the document has %d roots, want 1", len(node.Content))
+			return d.errorf(ReasonInvalid, node.Line, "the document has %d roots, must have 1", len(node.Content))
 		}
 		node = node.Content[0]
 	}
@@ -126,7 +126,7 @@ func (d *fileDecoder) document(node *yaml.Node) error {
 	}
 	switch value := value.(type) {
 	case nil:
-		d.oddf(node.Line, "the document is empty; remove the separator (---)")
+		d.deviationf(node.Line, "the document is empty; remove the separator (---)")
 		return nil
 	case map[string]any:
 		if len(d.docs) >= d.limits.Manifests {
@@ -135,12 +135,11 @@ func (d *fileDecoder) document(node *yaml.Node) error {
 		d.docs = append(d.docs, document{content: value, number: d.number, line: node.Line})
 		return nil
 	default:
-		return d.errorf(ReasonInvalid, node.Line, "the document is a %s, want a mapping", typeName(value))
+		return d.errorf(ReasonInvalid, node.Line, "the document is a %s, must be a mapping", typeName(value))
 	}
 }
 
-// value converts a node to what encoding/json would make of it, but for
-// integers, which are int64.
+// value converts a node to the types of encoding/json, with integers as int64.
 func (d *fileDecoder) value(node *yaml.Node, depth int) (any, error) {
 	if depth > d.limits.Depth {
 		return nil, d.errorf(ReasonLimit, node.Line, "nested deeper than %d", d.limits.Depth)
@@ -165,11 +164,11 @@ func (d *fileDecoder) value(node *yaml.Node, depth int) (any, error) {
 		return list, nil
 	case yaml.AliasNode:
 		if d.aliases++; d.aliases > d.limits.Aliases {
-			return nil, d.errorf(ReasonLimit, node.Line, "more than %d aliases are expanded", d.limits.Aliases)
+			return nil, d.errorf(ReasonLimit, node.Line, "more than %d alias expansions", d.limits.Aliases)
 		}
 		return d.value(node.Alias, depth+1)
 	default:
-		return nil, d.errorf(ReasonInvalid, node.Line, "a node of an unknown kind")
+		return nil, d.errorf(ReasonInvalid, node.Line, "unknown kind of YAML node")
 	}
 }
 
@@ -183,12 +182,12 @@ func (d *fileDecoder) scalar(node *yaml.Node) (any, error) {
 	}
 	value, ok := resolvePlain(node.Value)
 	if !ok {
-		return nil, d.errorf(ReasonInvalid, node.Line, "the number %s has no form in JSON; put it in quotes if it is text", node.Value)
+		return nil, d.errorf(ReasonInvalid, node.Line, "number %s can't be represented in JSON; quote it if it is text", node.Value)
 	}
 	return value, nil
 }
 
-// tagged converts a scalar with a tag of its own.
+// tagged converts a scalar with an explicit tag.
 func (d *fileDecoder) tagged(node *yaml.Node) (any, error) {
 	if node.Tag == "!!str" {
 		return node.Value, nil
@@ -208,20 +207,19 @@ func (d *fileDecoder) tagged(node *yaml.Node) (any, error) {
 		ok = false
 	}
 	if !ok {
-		return nil, d.errorf(ReasonInvalid, node.Line, "the tag %s isn't supported for this value", node.Tag)
+		return nil, d.errorf(ReasonInvalid, node.Line, "tag %s isn't supported for this value", node.Tag)
 	}
 	return value, nil
 }
 
-// mapping converts a mapping; of a repeated key the last one counts, as CVO
-// has it.
+// mapping converts a mapping. The last value of a duplicate key wins, as in CVO.
 func (d *fileDecoder) mapping(node *yaml.Node, depth int) (any, error) {
 	content := make(map[string]any, len(node.Content)/2)
 	var merges []*yaml.Node
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		keyNode := node.Content[i]
 		if keyNode.Tag == "!!merge" && keyNode.Style == 0 {
-			d.oddf(keyNode.Line, "a merge key (<<); write the content out")
+			d.deviationf(keyNode.Line, "merge key (<<) found; write out the merged content")
 			merges = append(merges, node.Content[i+1])
 			continue
 		}
@@ -235,7 +233,7 @@ func (d *fileDecoder) mapping(node *yaml.Node, depth int) (any, error) {
 		}
 		before := len(content)
 		if content[key] = value; len(content) == before {
-			d.oddf(keyNode.Line, "the key %q stands twice in one mapping; the last one counts", key)
+			d.deviationf(keyNode.Line, "duplicate key %q in a mapping; the last value is used", key)
 		}
 	}
 	for _, from := range merges {
@@ -246,8 +244,8 @@ func (d *fileDecoder) mapping(node *yaml.Node, depth int) (any, error) {
 	return content, nil
 }
 
-// merge adds what content hasn't: a mapping, or a list of mappings of which
-// the earlier count (YAML 1.1, merge key type).
+// merge adds the missing keys from a mapping, or from a list of mappings in
+// order of precedence (YAML 1.1, merge key type).
 func (d *fileDecoder) merge(content map[string]any, node *yaml.Node, depth int) error {
 	value, err := d.value(node, depth+1)
 	if err != nil {
@@ -260,7 +258,7 @@ func (d *fileDecoder) merge(content map[string]any, node *yaml.Node, depth int) 
 	for _, item := range list {
 		from, isMap := item.(map[string]any)
 		if !isMap {
-			return d.errorf(ReasonInvalid, node.Line, "a merge key (<<) names a %s, want a mapping", typeName(item))
+			return d.errorf(ReasonInvalid, node.Line, "merge key (<<) refers to a %s, must refer to a mapping", typeName(item))
 		}
 		for key, value := range from {
 			if _, exists := content[key]; !exists {
@@ -285,29 +283,29 @@ func (d *fileDecoder) key(node *yaml.Node, depth int) (string, error) {
 	case string:
 		return value, nil
 	case bool:
-		d.oddf(node.Line, "the key %s is a boolean; put it in quotes", node.Value)
+		d.deviationf(node.Line, "key %s is a boolean; quote it", node.Value)
 		return strconv.FormatBool(value), nil
 	case int64:
 		return strconv.FormatInt(value, 10), nil
 	case float64:
 		return strconv.FormatFloat(value, 'g', -1, 32), nil
 	default:
-		return "", d.errorf(ReasonInvalid, node.Line, "a key is a %s, want a string", typeName(value))
+		return "", d.errorf(ReasonInvalid, node.Line, "key is a %s, must be a string", typeName(value))
 	}
 }
 
-func (d *fileDecoder) oddf(line int, format string, args ...any) {
-	d.odd = append(d.odd, oddity{d.file, d.number, line, fmt.Sprintf(format, args...)})
+func (d *fileDecoder) deviationf(line int, format string, args ...any) {
+	d.deviations = append(d.deviations, deviation{d.file, d.number, line, fmt.Sprintf(format, args...)})
 }
 
 func (d *fileDecoder) errorf(kind string, line int, format string, args ...any) error {
 	return &LoadError{Kind: kind, File: d.file, Document: d.number, Line: line, Message: fmt.Sprintf(format, args...)}
 }
 
-// yamlLine finds the line that the parser names in its text.
+// yamlLine matches the line number in an error of the parser.
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
-// syntax makes an error of the parser ours.
+// syntax converts an error of the parser.
 func (d *fileDecoder) syntax(err error) error {
 	text, line := strings.TrimPrefix(err.Error(), "yaml: "), 0
 	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {

@@ -10,15 +10,15 @@ import (
 	"io"
 )
 
-// jsonDecoder builds values from tokens, so that repeated keys are seen.
+// jsonDecoder builds values from tokens, in order to detect duplicate keys.
 type jsonDecoder struct {
 	*fileDecoder
 	tokens *json.Decoder
 	data   []byte
 }
 
-// decodeJSON decodes the file as a stream of JSON objects. ok is false if it
-// isn't one; then it may still be YAML in flow style.
+// decodeJSON decodes the file as a stream of JSON objects. ok is false for other
+// content, which may be YAML in flow style.
 func (d *fileDecoder) decodeJSON(data []byte) (ok bool, err error) {
 	if !json.Valid(firstJSON(data)) {
 		return false, nil
@@ -31,7 +31,7 @@ func (d *fileDecoder) decodeJSON(data []byte) (ok bool, err error) {
 		case errors.Is(err, io.EOF):
 			return true, nil
 		case err != nil:
-			return false, nil //nolint:nilerr // What isn't JSON to the end is read as YAML, which will say where it is wrong.
+			return false, nil //nolint:nilerr // The YAML decoder reports the position of the error.
 		}
 		d.number++
 		d.size = 0
@@ -63,7 +63,7 @@ func firstJSON(data []byte) []byte {
 	return raw
 }
 
-// line returns the line that the last token stands on.
+// line returns the line of the last token.
 func (j *jsonDecoder) line() int { return j.lineAt(j.tokens.InputOffset()) }
 
 func (j *jsonDecoder) lineAt(offset int64) int {
@@ -131,7 +131,7 @@ func (j *jsonDecoder) object(depth int) (any, error) {
 		}
 		before := len(content)
 		if content[key] = value; len(content) == before {
-			j.oddf(j.lineAt(offset), "the key %q stands twice in one mapping; the last one counts", key)
+			j.deviationf(j.lineAt(offset), "duplicate key %q in a mapping; the last value is used", key)
 		}
 		j.size += len(key) + 1
 	}
@@ -145,7 +145,7 @@ func (j *jsonDecoder) number64(n json.Number) (any, error) {
 	}
 	f, err := n.Float64()
 	if err != nil {
-		return nil, j.errorf(ReasonInvalid, j.line(), "the number %s is out of range", n)
+		return nil, j.errorf(ReasonInvalid, j.line(), "number %s is out of range", n)
 	}
 	value, _ := number(f)
 	return value, nil

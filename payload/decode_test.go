@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func TestScalarsResolveAsInYAMLOneOne(t *testing.T) {
+func TestScalarsResolveAsInYAML11(t *testing.T) {
 	for in, want := range map[string]any{
 		"": nil, "~": nil, "null": nil, "NULL": nil, "nullx": "nullx",
 		"yes": true, "y": true, "On": true, "True": true, "no": false, "n": false, "off": false, "yEs": "yEs",
@@ -30,12 +30,12 @@ func TestScalarsResolveAsInYAMLOneOne(t *testing.T) {
 	}
 	for _, in := range []string{".inf", "-.Inf", ".nan"} {
 		if _, ok := resolvePlain(in); ok {
-			t.Errorf("%q has a form in JSON", in)
+			t.Errorf("%q was accepted", in)
 		}
 	}
 }
 
-func TestTagsAreHonouredOrRefused(t *testing.T) {
+func TestTagsAreAppliedOrRejected(t *testing.T) {
 	docs, _, err := decodeFile("f", []byte("a: !!str 1\nb: !!int \"1\"\nc: !!float 2\nd: !!bool yes\ne: !!null ~\n"), DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
@@ -51,8 +51,8 @@ func TestTagsAreHonouredOrRefused(t *testing.T) {
 	}
 }
 
-func TestMergeKeysFillWhatIsMissing(t *testing.T) {
-	docs, odd, err := decodeFile("f", []byte("base: &b {v: 1, w: 2}\nuse: {<<: *b, v: 3}\nlist: {<<: [*b, {v: 4, z: 4}], w: 5}\n"), DefaultLimits())
+func TestMergeKeysAddMissingKeys(t *testing.T) {
+	docs, deviations, err := decodeFile("f", []byte("base: &b {v: 1, w: 2}\nuse: {<<: *b, v: 3}\nlist: {<<: [*b, {v: 4, z: 4}], w: 5}\n"), DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,19 +64,19 @@ func TestMergeKeysFillWhatIsMissing(t *testing.T) {
 	if diff := cmp.Diff(want, docs[0].content); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if len(odd) != 2 {
-		t.Errorf("%d oddities, want 2: %v", len(odd), odd)
+	if len(deviations) != 2 {
+		t.Errorf("%d deviations, want 2: %v", len(deviations), deviations)
 	}
 }
 
-func TestJSONAndYAMLOfTheSameObjectAreTheSame(t *testing.T) {
+func TestJSONAndYAMLDecodeToTheSameObject(t *testing.T) {
 	const inJSON = "{\n\t\"a\": 1.0, \"b\": \"\\ud83d\\ude00\\/\", \"c\": [true, null, 1e2, 1.5], \"d\": {}}"
 	const inYAML = "a: 1\nb: \"\U0001F600/\"\nc: [true, null, 100, 1.5]\nd: {}\n"
 	var got [2]map[string]any
 	for i, in := range []string{inJSON, inYAML} {
-		docs, odd, err := decodeFile("f", []byte(in), DefaultLimits())
-		if err != nil || len(odd) > 0 || len(docs) != 1 {
-			t.Fatalf("%q: %v, oddities %v", in, err, odd)
+		docs, deviations, err := decodeFile("f", []byte(in), DefaultLimits())
+		if err != nil || len(deviations) > 0 || len(docs) != 1 {
+			t.Fatalf("%q: %v, deviations %v", in, err, deviations)
 		}
 		got[i] = docs[0].content
 	}
@@ -85,34 +85,34 @@ func TestJSONAndYAMLOfTheSameObjectAreTheSame(t *testing.T) {
 	}
 }
 
-func TestRepeatedKeysInJSONNameTheirLine(t *testing.T) {
-	_, odd, err := decodeFile("f", []byte("{\n\"a\": 1,\n\"a\": 2}"), DefaultLimits())
-	if err != nil || len(odd) != 1 || odd[0].line != 3 {
-		t.Errorf("%v, %v", odd, err)
+func TestDuplicateKeysInJSONHaveTheirLine(t *testing.T) {
+	_, deviations, err := decodeFile("f", []byte("{\n\"a\": 1,\n\"a\": 2}"), DefaultLimits())
+	if err != nil || len(deviations) != 1 || deviations[0].line != 3 {
+		t.Errorf("%v, %v", deviations, err)
 	}
 }
 
-func TestCanonicalStringsAreThoseOfJSON(t *testing.T) {
+func TestCanonicalStringsAreValidJSON(t *testing.T) {
 	for _, s := range []string{"", "plain", "a\"b\\c", "\n\t\r\b\f\x00\x1f", "<&>", "é\U0001F600", "bad\xff\xc3utf8", "\u2028"} {
 		var back string
 		if err := json.Unmarshal(appendString(nil, s), &back); err != nil {
 			t.Fatalf("%q: %v", s, err)
 		}
 		if want := string([]rune(s)); back != want {
-			t.Errorf("%q came back as %q", s, back)
+			t.Errorf("%q decodes to %q", s, back)
 		}
 	}
 }
 
-// decodeSeeds are shapes that real payloads and attackers use.
+// decodeSeeds are inputs of real payloads and of attackers.
 var decodeSeeds = []string{
 	"a: 1\n", "--- # c\na: b\n---\n", "\ufeffa: b", "%YAML 1.1\n---\na: |\n  ---\n", `{"a": [1, 2.5, "x"], "a": null}`,
 	"a: &x [1]\nb: *x\n", "a: &x {b: *x}\n", "a: {<<: {b: c}}\n", "? [a]\n: b\n", "a: !!binary eA==", "1: 2\nyes: no\n", "a: 'x\n\n  y'\n",
 	"{a: b, c}", "- a\n", "a: .inf", "\x00", "a:\tb\n", "a: 0777\nb: 1_0\nc: 1e3\n", "{\"a\":1}\n{\"b\":2}", "{\"a\":1}\n---\nb: 2\n",
 }
 
-// FuzzDecode: no input trips the decoder, and what it accepts survives a
-// round through its own canonical form.
+// FuzzDecode checks that no input makes the decoder panic, and that accepted
+// documents are equal after a round trip through their canonical form.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range decodeSeeds {
 		f.Add([]byte(seed))
@@ -140,14 +140,14 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzScalar: a plain scalar means the same here and in sigs.k8s.io/yaml.
+// FuzzScalar compares plain scalars with sigs.k8s.io/yaml.
 func FuzzScalar(f *testing.F) {
 	for _, seed := range []string{"yes", "0777", "1_0", "0x_1", "-0b1", "1e3", ".5", "+.5", "2001-01-01", "08", "1e400", "1.e1", "-.e1", "0o7", "~", "9223372036854775808"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if strings.TrimLeft(s, "+-._0123456789abcdefonxyNYETRSUL~") != "" {
-			return // Only what may be a number or a word of YAML 1.1.
+			return // Only numbers and words of YAML 1.1.
 		}
 		data := []byte("k: " + s + "\n")
 		want, err := yaml.YAMLToJSON(data)

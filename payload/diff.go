@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// ChangeKind is what became of an object between two payloads.
+// ChangeKind is the kind of a difference between two payloads.
 type ChangeKind string
 
 // The kinds of changes.
@@ -24,34 +24,34 @@ const (
 	Changed ChangeKind = "changed"
 )
 
-// Change is one object that two payloads differ in.
+// Change is an object that differs between two payloads.
 type Change struct {
 	Object ObjectID   `json:"object"`
 	Kind   ChangeKind `json:"kind"`
-	// Fields are at most maxFields of the fields that changed; More counts
-	// the others.
+	// Fields are the changed fields, at most maxFields; More is the number of
+	// others.
 	Fields []FieldChange `json:"fields,omitempty"`
 	More   int           `json:"more,omitempty"`
 }
 
-// FieldChange is one field of a changed object. Old and New are JSON, cut to
-// a line; "" means absent. Of a Secret they are masked.
+// FieldChange is one field of a changed object. Old and New are JSON, clipped to
+// a line, and masked in Secrets; "" means absent.
 type FieldChange struct {
-	// Path is such as spec.containers[api].image.
+	// Path of the field, such as spec.containers[api].image.
 	Path string `json:"path"`
 	Old  string `json:"old,omitempty"`
 	New  string `json:"new,omitempty"`
 }
 
-// Bounds of a change.
+// Limits and texts of a change.
 const (
 	maxFields = 50
 	maxValue  = 120
 	masked    = "(masked)"
 )
 
-// Diff returns what differs between the manifests of two payloads, in the
-// order of their identities.
+// Diff returns the differences between the manifests of two payloads, sorted by
+// object.
 func Diff(before, after *Payload) []Change {
 	old := make(map[ObjectID]*Manifest, len(before.Manifests))
 	for i := range before.Manifests {
@@ -121,8 +121,7 @@ func (d *differ) mapping(path string, before, after map[string]any) {
 	}
 }
 
-// list compares items of the same name where all have one, else items at the
-// same place.
+// list compares items by name if all have unique names, else by position.
 func (d *differ) list(path string, before, after []any) {
 	oldNames, newNames := names(before), names(after)
 	if oldNames == nil || newNames == nil {
@@ -152,7 +151,7 @@ func at(list []any, i int) any {
 	return nil
 }
 
-// names returns the name of each item, nil unless all have one of their own.
+// names returns the name of each item, or nil unless all names are unique.
 func names(list []any) []string {
 	out := make([]string, 0, len(list))
 	for _, item := range list {
@@ -177,7 +176,7 @@ func (d *differ) note(path string, before, after any) {
 		return
 	}
 	field := FieldChange{Path: sanitize.Line(path), Old: sanitize.Clip(string(oldJSON), maxValue), New: sanitize.Clip(string(newJSON), maxValue)}
-	// Annotations may repeat a Secret's data, as kubectl's last-applied does.
+	// Annotations may contain a Secret's data, such as kubectl's last-applied.
 	if d.secret && !strings.HasPrefix(path, "metadata.labels") && path != "type" && path != "immutable" {
 		field.Old, field.New = mask(field.Old), mask(field.New)
 	}
@@ -191,14 +190,14 @@ func mask(s string) string {
 	return masked
 }
 
-// value is the canonical JSON, nil for what is absent.
+// value returns the canonical JSON of v, nil if v is absent.
 func value(v any) []byte {
 	if v == nil {
 		return nil
 	}
 	out, err := appendCanonical(nil, v)
 	if err != nil {
-		return []byte(masked) // Both sides have a canonical form: they were loaded.
+		return []byte(masked) // Unreachable: loaded manifests have a canonical form.
 	}
 	return out
 }

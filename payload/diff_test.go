@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestDiffNamesObjectsAndFields(t *testing.T) {
+func TestDiffListsObjectsAndFields(t *testing.T) {
 	load := func(data string) *Payload {
 		t.Helper()
 		p, err := loadTree(t, map[string]string{file: data}, LoadOptions{})
@@ -57,6 +57,6 @@ func TestDiffNamesObjectsAndFields(t *testing.T) {
 		t.Errorf("Diff (-want +got):\n%s", diff)
 	}
 	if got := Diff(before, before); got != nil {
-		t.Errorf("Diff of the same: %v", got)
+		t.Errorf("Diff of equal payloads: %v", got)
 	}
 }

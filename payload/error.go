@@ -8,32 +8,33 @@ import (
 	"strings"
 )
 
-// Reasons of a LoadError; they become condition reasons.
+// Reasons of a LoadError, used as condition reasons.
 const (
-	// ReasonInvalid is a payload that can't be read as one.
+	// ReasonInvalid is an invalid payload.
 	ReasonInvalid = "PayloadInvalid"
-	// ReasonForbidden is wall 1: an object that a payload may not carry.
+	// ReasonForbidden is a payload with an object that trust boundary T1 forbids.
 	ReasonForbidden = "ForbiddenObject"
-	// ReasonLimit is a payload that is larger or deeper than allowed.
+	// ReasonLimit is a payload that exceeds a limit of size, number or depth.
 	ReasonLimit = "LimitExceeded"
-	// ReasonMismatch is a payload whose name or version isn't the signed one.
+	// ReasonMismatch is a payload whose name or version differs from the signed
+	// one.
 	ReasonMismatch = "NameMismatch"
 )
 
-// LoadError says why a payload was refused, and where. None is worth a retry
-// with the same digest.
+// LoadError reports why and where a payload was rejected. Retries with the same
+// digest fail again.
 type LoadError struct {
 	// Kind is one of the Reason constants.
 	Kind string
-	// File is the file's name within the payload, or "".
+	// File is the path within the payload, or "".
 	File string
-	// Document counts from 1 within the file, Line from 1; 0 is unknown.
+	// Document within the file and Line, counted from 1; 0 if unknown.
 	Document, Line int
-	// Message says what was found and wanted.
+	// Message describes what was found and what is required.
 	Message string
 }
 
-// Error names file, document and line before the message.
+// Error returns the message after file, line and document.
 func (e *LoadError) Error() string {
 	var b strings.Builder
 	if e.File != "" {
@@ -53,5 +54,5 @@ func (e *LoadError) Error() string {
 // Reason returns the condition reason.
 func (e *LoadError) Reason() string { return e.Kind }
 
-// Retriable reports that the same bytes will be refused again.
+// Retriable returns false: the same content is rejected again.
 func (e *LoadError) Retriable() bool { return false }

@@ -33,9 +33,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// builtIn knows the kinds of Kubernetes' stable API groups, as they are in the
-// version that this program is linked with. Their definitions come from the
-// server's types, so a field that they lack is a mistake or newer than we are.
+// builtIn has the kinds of Kubernetes' stable API groups in the linked version.
+// The types are those of the API server: a field that they lack is a mistake or
+// newer than this program.
 var builtIn = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -45,137 +45,138 @@ var builtIn = sync.OnceValue(func() *runtime.Scheme {
 		rbacv1.AddToScheme, resourcev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
-			panic(err) // Two types of one name in Kubernetes' own packages.
+			panic(err) // Two Kubernetes types with the same name: a programming error.
 		}
 	}
 	return scheme
 })
 
-// shape is what of a Go type is seen in JSON. All of it nil: anything may
-// stand there.
-type shape struct {
-	// fields are a struct's, by name.
-	fields map[string]*shape
-	// item is what a list or a mapping of free keys holds.
-	item *shape
+// typeSchema describes the JSON of a Go type. The zero value allows any content.
+type typeSchema struct {
+	// fields of a struct, by name.
+	fields map[string]*typeSchema
+	// item of a list, or of a mapping with arbitrary keys.
+	item *typeSchema
 }
 
-func (sh *shape) isOpaque() bool { return sh.fields == nil && sh.item == nil }
+func (ts *typeSchema) isOpaque() bool { return ts.fields == nil && ts.item == nil }
 
-// shapes are made once for each type; they refer to one another.
-type shapes struct {
-	mu   sync.Mutex
-	made map[reflect.Type]*shape
+// schemaCache creates the schema of each type once. It is safe for concurrent
+// use.
+type schemaCache struct {
+	mu     sync.Mutex
+	byType map[reflect.Type]*typeSchema
 }
 
-var builtInShapes = shapes{made: map[reflect.Type]*shape{}}
+var builtInSchemas = schemaCache{byType: map[reflect.Type]*typeSchema{}}
 
-// of returns the shape of a kind, nil where it isn't a built-in one.
-func (s *shapes) of(gvk schema.GroupVersionKind) *shape {
+// of returns the schema of a built-in kind, nil for other kinds.
+func (s *schemaCache) of(gvk schema.GroupVersionKind) *typeSchema {
 	t, known := builtIn().AllKnownTypes()[gvk]
 	if !known {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.make(t)
+	return s.forType(t)
 }
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
-func (s *shapes) make(t reflect.Type) *shape {
+func (s *schemaCache) forType(t reflect.Type) *typeSchema {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if sh, ok := s.made[t]; ok {
-		return sh
+	if ts, ok := s.byType[t]; ok {
+		return ts
 	}
-	sh := &shape{}
-	s.made[t] = sh // Before its parts: types may hold themselves.
+	ts := &typeSchema{}
+	s.byType[t] = ts // Stored before its parts, since types may be recursive.
 	switch {
 	case reflect.PointerTo(t).Implements(unmarshaler):
-		// What it reads is its own affair, such as a quantity.
+		// The type decodes itself, such as a quantity.
 	case t.Kind() == reflect.Struct:
-		sh.fields = map[string]*shape{}
-		s.addFields(sh, t)
+		ts.fields = map[string]*typeSchema{}
+		s.addFields(ts, t)
 	case t.Kind() == reflect.Map, t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
-		sh.item = s.make(t.Elem())
+		ts.item = s.forType(t.Elem())
 	}
-	return sh
+	return ts
 }
 
-// addFields adds those of a struct and of the structs that are inlined in it.
-func (s *shapes) addFields(sh *shape, t reflect.Type) {
+// addFields adds the fields of a struct and of its inlined structs.
+func (s *schemaCache) addFields(ts *typeSchema, t reflect.Type) {
 	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case name == "-" || !f.IsExported():
 		case name != "":
-			sh.fields[name] = s.make(f.Type)
+			ts.fields[name] = s.forType(f.Type)
 		case f.Anonymous:
 			inlined := f.Type
 			if inlined.Kind() == reflect.Pointer {
 				inlined = inlined.Elem()
 			}
-			s.addFields(sh, inlined)
+			s.addFields(ts, inlined)
 		default:
-			sh.fields[f.Name] = s.make(f.Type)
+			ts.fields[f.Name] = s.forType(f.Type)
 		}
 	}
 }
 
-// unknownFields looks for fields that an object's kind doesn't have, and
+// unknownFields searches an object for fields that its kind doesn't have, and
 // removes them if drop is set.
 type unknownFields struct {
 	drop bool
-	// path leads to where the search is: a key, or an index in brackets.
+	// path is the current position: keys and indexes.
 	path  []string
 	found []string
 }
 
-// maxUnknown bounds the fields that are named of one document.
+// maxUnknown limits the unknown fields that are named per document.
 const maxUnknown = 5
 
-// unknownIn returns the fields that the kind doesn't have as ".spec.x[0].y", at
-// most maxUnknown of total. It removes them if drop is set.
+// unknownIn returns the fields that the kind doesn't have, such as
+// ".spec.x[0].y": at most maxUnknown, and their total number. It removes all of
+// them if drop is set.
 func unknownIn(gvk schema.GroupVersionKind, content map[string]any, drop bool) (found []string, total int) {
-	sh := builtInShapes.of(gvk)
-	if sh == nil {
+	ts := builtInSchemas.of(gvk)
+	if ts == nil {
 		return nil, 0
 	}
 	u := unknownFields{drop: drop, path: make([]string, 0, 16)}
-	u.search(sh, content)
+	u.search(ts, content)
 	slices.Sort(u.found)
 	return u.found[:min(len(u.found), maxUnknown)], len(u.found)
 }
 
-func (u *unknownFields) search(sh *shape, value any) {
+func (u *unknownFields) search(ts *typeSchema, value any) {
 	switch value := value.(type) {
 	case map[string]any:
-		if sh.fields != nil {
-			u.searchFields(sh, value)
+		if ts.fields != nil {
+			u.searchFields(ts, value)
 			return
 		}
-		if sh.item == nil || sh.item.isOpaque() {
+		if ts.item == nil || ts.item.isOpaque() {
 			return
 		}
 		for key, item := range value {
-			u.at(key, sh.item, item)
+			u.at(key, ts.item, item)
 		}
 	case []any:
-		if sh.item == nil || sh.item.isOpaque() {
+		if ts.item == nil || ts.item.isOpaque() {
 			return
 		}
 		for i, item := range value {
-			u.at(strconv.Itoa(i), sh.item, item)
+			u.at(strconv.Itoa(i), ts.item, item)
 		}
 	}
 }
 
-func (u *unknownFields) searchFields(sh *shape, content map[string]any) {
+func (u *unknownFields) searchFields(ts *typeSchema, content map[string]any) {
 	var lacking []string
 	for key, value := range content {
-		if field := sh.fields[key]; field == nil {
+		if field := ts.fields[key]; field == nil {
 			lacking = append(lacking, key)
 		} else {
 			u.at(key, field, value)
@@ -189,13 +190,13 @@ func (u *unknownFields) searchFields(sh *shape, content map[string]any) {
 	}
 }
 
-func (u *unknownFields) at(key string, sh *shape, value any) {
+func (u *unknownFields) at(key string, ts *typeSchema, value any) {
 	u.path = append(u.path, key)
-	u.search(sh, value)
+	u.search(ts, value)
 	u.path = u.path[:len(u.path)-1]
 }
 
-// pathOf writes a path as people read it.
+// pathOf formats a path for display.
 func pathOf(path []string) string {
 	var b strings.Builder
 	for _, key := range path {

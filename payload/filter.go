@@ -19,35 +19,34 @@ import (
 // defaultFeatureSet is CVO's name for no feature set.
 const defaultFeatureSet = "Default"
 
-// filter decides which documents a cluster wants.
+// filter decides which documents are included.
 type filter struct {
 	Selection
-	// cvo says that CVO's rules hold: without the profile's include
-	// annotation a manifest is left out.
+	// cvo applies CVO's rules: manifests without the profile's include
+	// annotation are excluded.
 	cvo bool
-	// every says that each variant is meant, whatever selects it: only what no
-	// cluster would include is left out.
-	every bool
+	// allVariants includes every manifest that some selection would include.
+	allVariants bool
 	// major is the payload's major version.
 	major uint64
-	// asked are the capabilities that the selection asks for, implicit those
-	// that stay enabled without.
-	asked    asked
-	implicit map[string]bool
+	// requested are the capabilities of the selection; implicit ones stay enabled
+	// without a request.
+	requested requestedCapabilities
+	implicit  map[string]bool
 }
 
-// exclude returns why the document is left out, or an empty reason.
+// exclude returns why the document is excluded, or an empty reason.
 func (f *filter) exclude(content map[string]any) (reason, detail string) {
-	if reason, detail = f.excludeElse(content); reason != "" {
+	if reason, detail = f.excludeBeforeCapabilities(content); reason != "" {
 		return reason, detail
 	}
 	return f.excludeCapability(annotationsOf(content))
 }
 
-// excludeElse is exclude without the capabilities.
-func (f *filter) excludeElse(content map[string]any) (reason, detail string) {
+// excludeBeforeCapabilities is exclude without the check of capabilities.
+func (f *filter) excludeBeforeCapabilities(content map[string]any) (reason, detail string) {
 	annotations := annotationsOf(content)
-	if reason, detail = f.excludeProfile(annotations); reason != "" && !f.every {
+	if reason, detail = f.excludeProfile(annotations); reason != "" && !f.allVariants {
 		return reason, detail
 	}
 	if reason, detail = f.excludeFeatureSet(annotations); reason != "" {
@@ -84,7 +83,7 @@ func (f *filter) excludeProfile(annotations map[string]any) (reason, detail stri
 	return "", ""
 }
 
-// openShiftFeatureSet reports whether OpenShift has a feature set of that name
+// openShiftFeatureSet reports whether name is a feature set of OpenShift
 // (openshift/api, config/v1/types_feature.go).
 func openShiftFeatureSet(name string) bool {
 	switch name {
@@ -95,9 +94,9 @@ func openShiftFeatureSet(name string) bool {
 	}
 }
 
-// excludeFeatureSet has CVO's rules for CVO's annotation (openshift/library-go,
-// pkg/manifest): a list with a name that isn't known to OpenShift, or beside
-// feature gates, includes the manifest nowhere.
+// excludeFeatureSet follows CVO's rules for CVO's annotation
+// (openshift/library-go, pkg/manifest): unknown names, or feature gates besides
+// feature sets, exclude the manifest everywhere.
 func (f *filter) excludeFeatureSet(annotations map[string]any) (reason, detail string) {
 	have := f.FeatureSet
 	if have == "" {
@@ -109,7 +108,7 @@ func (f *filter) excludeFeatureSet(annotations map[string]any) (reason, detail s
 			continue
 		}
 		if _, gated := annotations[cvoFeatureGate]; gated {
-			return SkipInvalid, "annotations " + key + " and " + cvoFeatureGate + " can't stand together: no feature set includes it"
+			return SkipInvalid, "annotations " + key + " and " + cvoFeatureGate + " are mutually exclusive; excluded for every feature set"
 		}
 		wanted, _ := raw.(string)
 		names := words(wanted, ",")
@@ -117,11 +116,11 @@ func (f *filter) excludeFeatureSet(annotations map[string]any) (reason, detail s
 			names = strings.Split(wanted, ",")
 			for _, name := range names {
 				if !openShiftFeatureSet(name) {
-					return SkipInvalid, fmt.Sprintf("annotation %s: OpenShift has no feature set %q: no feature set includes it", key, name)
+					return SkipInvalid, fmt.Sprintf("annotation %s: OpenShift has no feature set %q; excluded for every feature set", key, name)
 				}
 			}
 		}
-		if !f.every && !slices.Contains(names, have) {
+		if !f.allVariants && !slices.Contains(names, have) {
 			return SkipFeatureSet, "only for feature set " + wanted
 		}
 	}
@@ -143,9 +142,9 @@ func (f *filter) excludeGate(annotations map[string]any) (reason, detail string)
 	return "", ""
 }
 
-// excludeMajor evaluates "4,5,-3": one of the plain ones and none of the
-// negated ones. Only feature gates and resource definitions may have it, and
-// what can't be read is included in no version, as with CVO.
+// excludeMajor evaluates "4,5,-3": included are the plain versions, excluded are
+// the negated ones. As in CVO, the annotation is only valid on FeatureGates and
+// CRDs, and invalid ones exclude the manifest from every version.
 func (f *filter) excludeMajor(content, annotations map[string]any) (reason, detail string) {
 	raw, exists := annotations[cvoMajorVersion]
 	if !exists {
@@ -154,11 +153,11 @@ func (f *filter) excludeMajor(content, annotations map[string]any) (reason, deta
 	wanted, _ := raw.(string)
 	plain, negated, err := majorVersions(wanted)
 	if err == nil && !hasMajorVersion(groupKind(content)) {
-		err = errors.New("only a FeatureGate or a CustomResourceDefinition may have it")
+		err = errors.New("only allowed on a FeatureGate or a CustomResourceDefinition")
 	}
 	switch {
 	case err != nil:
-		return SkipInvalid, fmt.Sprintf("annotation %s: %s: no version includes it", cvoMajorVersion, err)
+		return SkipInvalid, fmt.Sprintf("annotation %s: %s; excluded for every version", cvoMajorVersion, err)
 	case slices.Contains(negated, f.major):
 		return SkipMajorVersion, fmt.Sprintf("not for major version %d", f.major)
 	case len(plain) > 0 && !slices.Contains(plain, f.major):
@@ -167,20 +166,20 @@ func (f *filter) excludeMajor(content, annotations map[string]any) (reason, deta
 	return "", ""
 }
 
-// hasMajorVersion reports whether CVO looks at the major version of a kind.
+// hasMajorVersion reports whether CVO evaluates the major version of a kind.
 func hasMajorVersion(group, kind string) bool {
 	gk := schema.GroupKind{Group: group, Kind: kind}
 	return gk == kinds.FeatureGate || gk == kinds.CustomResourceDefinition
 }
 
-// majorVersions reads a list of major versions; one that is plain and negated
-// is an error.
+// majorVersions parses a list of major versions. A version that is both plain and
+// negated is an error.
 func majorVersions(list string) (plain, negated []uint64, err error) {
 	for _, item := range words(list, ",") {
 		digits, not := strings.CutPrefix(item, "-")
 		n, err := strconv.ParseUint(digits, 10, 64)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%q isn't a major version", sanitize.Line(item))
+			return nil, nil, fmt.Errorf("invalid major version %q", sanitize.Line(item))
 		}
 		if not {
 			negated = append(negated, n)
@@ -190,7 +189,7 @@ func majorVersions(list string) (plain, negated []uint64, err error) {
 	}
 	for _, n := range plain {
 		if slices.Contains(negated, n) {
-			return nil, nil, fmt.Errorf("%d is wanted and not wanted", n)
+			return nil, nil, fmt.Errorf("%d is both included and excluded", n)
 		}
 	}
 	return plain, negated, nil
@@ -198,14 +197,14 @@ func majorVersions(list string) (plain, negated []uint64, err error) {
 
 func (f *filter) excludeCapability(annotations map[string]any) (reason, detail string) {
 	for _, name := range capabilitiesOf(annotations) {
-		if !f.asked.has(name) && !f.implicit[name] {
+		if !f.requested.has(name) && !f.implicit[name] {
 			return SkipCapability, "capability " + name + " isn't enabled"
 		}
 	}
 	return "", ""
 }
 
-// isCVO reports whether an annotation of CVO's payload contract is set.
+// isCVO reports whether an annotation of CVO payloads is set.
 func isCVO(annotations map[string]any) bool {
 	for key := range annotations {
 		switch key {
@@ -219,13 +218,13 @@ func isCVO(annotations map[string]any) bool {
 	return false
 }
 
-// text returns the annotation's value, "" if it is absent or no string.
+// text returns the annotation's value, "" if it is absent or not a string.
 func text(annotations map[string]any, key string) string {
 	value, _ := annotations[key].(string)
 	return value
 }
 
-// words splits s and drops blanks and empty words.
+// words splits s, trims whitespace and drops empty words.
 func words(s, separator string) []string {
 	var out []string
 	for word := range strings.SplitSeq(s, separator) {

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// configMap is one with annotations, in JSON, which is YAML too.
+// configMap returns a ConfigMap with annotations, in YAML flow style.
 func configMap(name string, annotations map[string]string) string {
 	var pairs []string
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
@@ -30,32 +30,32 @@ func TestSelectionFollowsTheAnnotations(t *testing.T) {
 		selection   Selection
 		want        string // reason to skip, or ""
 	}{
-		"nothing said, no profile":           {nil, Selection{}, ""},
-		"nothing said, CVO profile":          {nil, ha, SkipProfile},
-		"included":                           {map[string]string{include: "true"}, ha, ""},
-		"included but not by true":           {map[string]string{include: "false-except-for-x"}, ha, SkipProfile},
-		"excluded":                           {map[string]string{include: "true", "exclude.release.openshift.io/ha": "true"}, ha, SkipExcluded},
-		"no profile mode includes all":       {map[string]string{include: "false"}, Selection{}, ""},
-		"our profile":                        {map[string]string{"lockstep.dev/profile": "edge, ha"}, ha, ""},
-		"another of our profiles":            {map[string]string{"lockstep.dev/profile": "edge"}, ha, SkipProfile},
-		"our profile and none selected":      {map[string]string{"lockstep.dev/profile": "edge"}, Selection{}, SkipProfile},
-		"the default feature set":            {map[string]string{set: "Default,TechPreviewNoUpgrade"}, Selection{}, ""},
-		"another feature set":                {map[string]string{set: "OKD"}, Selection{}, SkipFeatureSet},
-		"the selected feature set":           {map[string]string{set: "OKD"}, Selection{FeatureSet: "OKD"}, ""},
-		"our feature set":                    {map[string]string{"lockstep.dev/feature-set": "edge, tech"}, Selection{FeatureSet: "tech"}, ""},
-		"no feature set of OpenShift":        {map[string]string{set: "Default,Tech"}, Selection{}, SkipInvalid},
-		"a blank in OpenShift's list":        {map[string]string{set: "Default, OKD"}, Selection{}, SkipInvalid},
-		"a feature set and gates":            {map[string]string{set: "Default", gate: "A"}, Selection{}, SkipInvalid},
-		"our feature set and gates":          {map[string]string{"lockstep.dev/feature-set": "Default", gate: "A"}, Selection{}, SkipInvalid},
-		"gates aren't looked at":             {map[string]string{gate: "A"}, Selection{}, ""},
-		"a gate is missing":                  {map[string]string{gate: "A,B"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, SkipFeatureGate},
-		"a gate must be off":                 {map[string]string{gate: "A,-B"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, ""},
-		"a gate that must be off is on":      {map[string]string{gate: "-A"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, SkipFeatureGate},
-		"a major version on another kind":    {map[string]string{"release.openshift.io/major-version": "1"}, Selection{}, SkipInvalid},
-		"capabilities by default":            {map[string]string{"capability.openshift.io/name": "A+B"}, Selection{}, ""},
-		"a capability is missing":            {map[string]string{"capability.openshift.io/name": "A+B"}, Selection{Baseline: BaselineNone, Capabilities: []string{"A"}}, SkipCapability},
-		"all capabilities are there":         {map[string]string{"lockstep.dev/capability": "A+B"}, Selection{Baseline: BaselineNone, Capabilities: []string{"A", "B"}}, ""},
-		"a delete manifest follows the same": {map[string]string{include: "true", "release.openshift.io/delete": "true"}, ha, ""},
+		"no annotations, no profile":                {nil, Selection{}, ""},
+		"no annotations, CVO profile":               {nil, ha, SkipProfile},
+		"included":                                  {map[string]string{include: "true"}, ha, ""},
+		"included with a value other than true":     {map[string]string{include: "false-except-for-x"}, ha, SkipProfile},
+		"excluded":                                  {map[string]string{include: "true", "exclude.release.openshift.io/ha": "true"}, ha, SkipExcluded},
+		"everything without a profile":              {map[string]string{include: "false"}, Selection{}, ""},
+		"our profile":                               {map[string]string{"lockstep.dev/profile": "edge, ha"}, ha, ""},
+		"another of our profiles":                   {map[string]string{"lockstep.dev/profile": "edge"}, ha, SkipProfile},
+		"our profile without a selected profile":    {map[string]string{"lockstep.dev/profile": "edge"}, Selection{}, SkipProfile},
+		"the default feature set":                   {map[string]string{set: "Default,TechPreviewNoUpgrade"}, Selection{}, ""},
+		"another feature set":                       {map[string]string{set: "OKD"}, Selection{}, SkipFeatureSet},
+		"the selected feature set":                  {map[string]string{set: "OKD"}, Selection{FeatureSet: "OKD"}, ""},
+		"our feature set":                           {map[string]string{"lockstep.dev/feature-set": "edge, tech"}, Selection{FeatureSet: "tech"}, ""},
+		"a feature set unknown to OpenShift":        {map[string]string{set: "Default,Tech"}, Selection{}, SkipInvalid},
+		"a blank in OpenShift's list":               {map[string]string{set: "Default, OKD"}, Selection{}, SkipInvalid},
+		"a feature set and gates":                   {map[string]string{set: "Default", gate: "A"}, Selection{}, SkipInvalid},
+		"our feature set and gates":                 {map[string]string{"lockstep.dev/feature-set": "Default", gate: "A"}, Selection{}, SkipInvalid},
+		"gates aren't evaluated":                    {map[string]string{gate: "A"}, Selection{}, ""},
+		"a gate is missing":                         {map[string]string{gate: "A,B"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, SkipFeatureGate},
+		"a gate must be disabled":                   {map[string]string{gate: "A,-B"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, ""},
+		"a gate that must be disabled is enabled":   {map[string]string{gate: "-A"}, Selection{EvaluateGates: true, FeatureGates: []string{"A"}}, SkipFeatureGate},
+		"a major version on another kind":           {map[string]string{"release.openshift.io/major-version": "1"}, Selection{}, SkipInvalid},
+		"capabilities by default":                   {map[string]string{"capability.openshift.io/name": "A+B"}, Selection{}, ""},
+		"a capability is missing":                   {map[string]string{"capability.openshift.io/name": "A+B"}, Selection{Baseline: BaselineNone, Capabilities: []string{"A"}}, SkipCapability},
+		"all capabilities are enabled":              {map[string]string{"lockstep.dev/capability": "A+B"}, Selection{Baseline: BaselineNone, Capabilities: []string{"A", "B"}}, ""},
+		"a delete manifest is selected like others": {map[string]string{include: "true", "release.openshift.io/delete": "true"}, ha, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := loadTree(t, map[string]string{file: configMap("a", tc.annotations)}, LoadOptions{Selection: tc.selection})
@@ -73,7 +73,7 @@ func TestSelectionFollowsTheAnnotations(t *testing.T) {
 	}
 }
 
-func TestWhatCVOWouldInjectIsMissedWithAWarning(t *testing.T) {
+func TestInjectionByCVOIsReplacedWithAWarning(t *testing.T) {
 	workload := func(kind, annotation string) string {
 		return "{apiVersion: apps/v1, kind: " + kind + ", metadata: {name: a, namespace: b, annotations: {include.release.openshift.io/ha: \"true\", " + annotation + "}}}\n---\n"
 	}
@@ -87,16 +87,16 @@ func TestWhatCVOWouldInjectIsMissedWithAWarning(t *testing.T) {
 	}
 	const at = "release-manifests/" + file
 	want := []string{
-		at + ":1 (document 1): apps Deployment b/a: annotation config.openshift.io/inject-proxy: the cluster's proxy isn't written into the environment of api; set it in a layer of your own",
-		at + ":3 (document 2): apps DaemonSet b/a: annotation config.openshift.io/inject-proxy: the cluster's proxy isn't written into the environment of api; set it in a layer of your own",
-		at + ":9 (document 5): ConfigMap c: annotation config.openshift.io/inject-tls: the cluster's TLS settings aren't written into its configuration; it keeps what the manifest says",
+		at + ":1 (document 1): apps Deployment b/a: annotation config.openshift.io/inject-proxy is ignored: the cluster's proxy isn't injected into api; set it in your own manifests",
+		at + ":3 (document 2): apps DaemonSet b/a: annotation config.openshift.io/inject-proxy is ignored: the cluster's proxy isn't injected into api; set it in your own manifests",
+		at + ":9 (document 5): ConfigMap c: annotation config.openshift.io/inject-tls is ignored: the cluster's TLS settings aren't injected; the manifest is applied unchanged",
 	}
 	if diff := cmp.Diff(want, p.Warnings); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
 }
 
-func TestMajorVersionsSelectFeatureGatesAndDefinitions(t *testing.T) {
+func TestMajorVersionsSelectFeatureGatesAndCRDs(t *testing.T) {
 	for list, want := range map[string]string{
 		"1,2": "", "4,5": SkipMajorVersion, "-1": SkipMajorVersion, "-3": "", "1,-3": "", "4,-3": SkipMajorVersion,
 		"one": SkipInvalid, "1,-1": SkipInvalid, "-": SkipInvalid,
@@ -119,7 +119,7 @@ func TestMajorVersionsSelectFeatureGatesAndDefinitions(t *testing.T) {
 	}
 }
 
-func TestCVOPayloadsLoadWithWarningsThatNameTheLine(t *testing.T) {
+func TestCVOPayloadsLoadWithWarningsThatHaveALine(t *testing.T) {
 	const include = "include.release.openshift.io/ha"
 	ok := func(name string) string { return configMap(name, map[string]string{include: "true"}) }
 	tree := testTree(map[string]string{
@@ -137,10 +137,10 @@ func TestCVOPayloadsLoadWithWarningsThatNameTheLine(t *testing.T) {
 	want := []string{
 		"release-manifests/0000_10_a_00.yaml:1: the file starts with a byte-order mark; remove it",
 		"release-manifests/0000_10_a_00.yaml:3 (document 2): the document is empty; remove the separator (---)",
-		`release-manifests/0000_10_b_00.yaml:2 (document 1): the key "kind" stands twice in one mapping; the last one counts`,
-		"release-manifests/0000_20_e_00.yaml:1 (document 1): ConfigMap e: annotation x is a boolean, want a string: put it in quotes",
-		"release-manifests/other.yaml: the name isn't of the form 0000_<run level>_<component>_<rest>.yaml",
-		"release-manifests/0000_20_d_01.yaml:1 (document 1): ConfigMap d stands in release-manifests/0000_20_d_00.yaml:1 (document 1) already; this one is applied",
+		`release-manifests/0000_10_b_00.yaml:2 (document 1): duplicate key "kind" in a mapping; the last value is used`,
+		"release-manifests/0000_20_e_00.yaml:1 (document 1): ConfigMap e: annotation x is a boolean, must be a string; quote it",
+		"release-manifests/other.yaml: invalid file name: must have the form 0000_<run level>_<component>_<rest>.yaml",
+		"release-manifests/0000_20_d_01.yaml:1 (document 1): ConfigMap d is already defined at release-manifests/0000_20_d_00.yaml:1 (document 1); the last manifest is applied",
 	}
 	if diff := cmp.Diff(want, p.Warnings); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
@@ -150,7 +150,7 @@ func TestCVOPayloadsLoadWithWarningsThatNameTheLine(t *testing.T) {
 	}
 }
 
-func TestACapabilityThatHoldsManagedObjectsStaysEnabled(t *testing.T) {
+func TestACapabilityWithManagedObjectsStaysEnabled(t *testing.T) {
 	none := Selection{Baseline: BaselineNone}
 	previous, err := loadTree(t, map[string]string{file: configMap("a", nil)}, LoadOptions{Selection: none})
 	if err != nil {

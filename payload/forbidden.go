@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// Namespace is where the reconciler and its kinds live.
+// Namespace is the namespace of the reconciler and its custom resources.
 const Namespace = "lockstep-system"
 
-// ownPrefix begins the names of our cluster-scoped objects.
+// ownPrefix is the name prefix of Lockstep's cluster-scoped objects.
 const ownPrefix = "lockstep-"
 
-// forbidden holds wall 1: it returns why a payload may not carry the object,
-// or "". It holds for apply and delete manifests alike, and for items of
-// lists that an API server would unpack.
+// forbidden enforces trust boundary T1: it returns why a payload may not contain
+// the object, or "". It covers manifests that apply or delete, and items of
+// lists.
 //
-// A product under selfUpdate may carry Lockstep's own CRDs, RBAC and
-// Deployment, but no product may carry objects of our group besides NodeOS:
-// a TrustPolicy, GitSource or Host decides what is trusted.
+// A product under selfUpdate may contain Lockstep's own CRDs, RBAC and
+// Deployment. The only kind of group lockstep.dev allowed in any product is
+// NodeOS, since TrustPolicy, GitSource and Host configure trust.
 func forbidden(content map[string]any, selfUpdate bool) string {
 	group, kind := groupKind(content)
 	metadata, _ := content["metadata"].(map[string]any)
@@ -32,7 +32,7 @@ func forbidden(content map[string]any, selfUpdate bool) string {
 		if kind == KindNodeOS {
 			return ""
 		}
-		return fmt.Sprintf("%s of group %s decides what is trusted; a payload may carry only %s of that group", kind, Group, KindNodeOS)
+		return fmt.Sprintf("%s of group %s configures trust; a payload may contain only %s of this group", kind, Group, KindNodeOS)
 	}
 	if reason := forbiddenItems(content, selfUpdate); reason != "" {
 		return reason
@@ -42,20 +42,20 @@ func forbidden(content map[string]any, selfUpdate bool) string {
 	}
 	switch {
 	case namespace == Namespace, group == "" && kind == "Namespace" && name == Namespace:
-		return fmt.Sprintf("%s %q is in namespace %s, which belongs to Lockstep", kind, name, Namespace)
+		return fmt.Sprintf("%s %q is in namespace %s, which is reserved for Lockstep", kind, name, Namespace)
 	case group == "apiextensions.k8s.io" && ownCRD(content, name):
-		return fmt.Sprintf("CustomResourceDefinition %q is of group %s", name, Group)
+		return fmt.Sprintf("CustomResourceDefinition %q is in group %s, which is reserved for Lockstep", name, Group)
 	case group == "apiregistration.k8s.io" && ownAPIService(content, name):
-		return fmt.Sprintf("APIService %q would serve group %s", name, Group)
+		return fmt.Sprintf("APIService %q serves group %s, which is reserved for Lockstep", name, Group)
 	case protectedGroup(group) && strings.HasPrefix(name, ownPrefix):
-		return fmt.Sprintf("%s %q: names of group %s that begin with %q belong to Lockstep", kind, name, group, ownPrefix)
+		return fmt.Sprintf("%s %q: names in group %s with prefix %q are reserved for Lockstep", kind, name, group, ownPrefix)
 	case strings.HasSuffix(kind, "Binding"):
 		return forbiddenSubject(content, kind, name)
 	}
 	return ""
 }
 
-// forbiddenItems looks into lists of any kind.
+// forbiddenItems checks the items of lists of any kind.
 func forbiddenItems(content map[string]any, selfUpdate bool) string {
 	items, _ := content["items"].([]any)
 	for _, item := range items {
@@ -68,7 +68,8 @@ func forbiddenItems(content map[string]any, selfUpdate bool) string {
 	return ""
 }
 
-// protectedGroup reports whether objects of the group grant or admit.
+// protectedGroup reports whether objects of the group control authorization or
+// admission.
 func protectedGroup(group string) bool {
 	return slices.Contains([]string{
 		"rbac.authorization.k8s.io", "authorization.openshift.io", "admissionregistration.k8s.io",
@@ -85,8 +86,8 @@ func ownAPIService(content map[string]any, name string) bool {
 	return spec["group"] == Group || strings.HasSuffix(name, "."+Group)
 }
 
-// forbiddenSubject refuses bindings to our service accounts, by name or by
-// the groups that Kubernetes puts them in.
+// forbiddenSubject rejects bindings to Lockstep's service accounts, by name or by
+// their Kubernetes groups.
 func forbiddenSubject(content map[string]any, kind, name string) string {
 	subjects, _ := content["subjects"].([]any)
 	for _, entry := range subjects {
@@ -95,7 +96,7 @@ func forbiddenSubject(content map[string]any, kind, name string) string {
 		accounts := "system:serviceaccounts:" + Namespace
 		if subject["namespace"] == Namespace || subjectName == accounts ||
 			strings.HasPrefix(subjectName, "system:serviceaccount:"+Namespace+":") {
-			return fmt.Sprintf("%s %q binds a subject of namespace %s, which belongs to Lockstep", kind, name, Namespace)
+			return fmt.Sprintf("%s %q binds a subject in namespace %s, which is reserved for Lockstep", kind, name, Namespace)
 		}
 	}
 	return ""

@@ -20,34 +20,32 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// LoadOptions say how a payload is loaded.
+// LoadOptions configure Load.
 type LoadOptions struct {
-	// Selection says which manifests are wanted.
+	// Selection of manifests.
 	Selection Selection
-	// Previous is the payload that is managed now, or nil; Enabled are the
-	// capabilities that were ever enabled in the cluster, Managed the objects
-	// that are managed, as they are remembered apart from Previous. What was
-	// enabled and what holds a managed object stays enabled, as a capability
-	// can't be taken away from a running cluster.
+	// Previous is the currently applied payload, or nil. Enabled are the
+	// capabilities that were ever enabled in the cluster, and Managed the objects
+	// in the persisted inventory. Capabilities that were enabled, or that contain
+	// a managed object, stay enabled.
 	Previous *Payload
 	Enabled  []string
 	Managed  []ObjectID
-	// SelfUpdate says that the trust policy lists the product under
-	// selfUpdate.
+	// SelfUpdate is true if the trust policy lists the product under selfUpdate.
 	SelfUpdate bool
-	// Limits; the zero value means DefaultLimits.
+	// Limits of the payload; the zero value means DefaultLimits.
 	Limits Limits
 }
 
-// scan is a whole payload before selection.
+// scan is a decoded payload before selection.
 type scan struct {
-	meta    Metadata
-	files   []scannedFile
-	odd     []oddity
-	cvo     bool // some annotation is CVO's
-	ours    bool // some annotation is lockstep.dev/profile
-	hash    string
-	builder builder
+	meta       Metadata
+	files      []scannedFile
+	deviations []deviation
+	cvo        bool // some annotation is from CVO
+	profiled   bool // some annotation is lockstep.dev/profile
+	hash       string
+	builder    builder
 }
 
 // scannedFile is one file of manifests.
@@ -56,10 +54,9 @@ type scannedFile struct {
 	runLevel  int
 	component string
 	entries   []entry
-	// template says that the file is one of CVO's Go templates.
+	// template is true for Go templates of CVO.
 	template bool
-	// failure is why the file couldn't be decoded; it is forgiven for a
-	// template.
+	// failure to decode the file; ignored for templates.
 	failure error
 }
 
@@ -68,24 +65,23 @@ type entry struct {
 	built
 	content      map[string]any
 	number, line int
-	// failure is why the object can't be a manifest.
+	// failure to build the manifest.
 	failure error
 }
 
-// expected is what the signature vouched for.
+// expected is the signed identity.
 type expected struct{ product, version string }
 
-// Load reads the release that signed vouches for from its tree, as
-// payload/image or signed itself brought it. Errors are a *LoadError where the
-// payload is to blame.
+// Load loads a verified release from its file tree, which payload/image or
+// signed.Tree provides. Errors caused by the payload are a *LoadError.
 //
-// A payload that carries CVO's annotations, or that is loaded for a profile
-// and has no profile annotations of ours, is read as the
-// cluster-version-operator would read it, and its oddities become warnings;
-// in any other they are errors.
+// Payloads with annotations of the cluster-version-operator (CVO), or without
+// lockstep.dev/profile annotations but loaded for a profile, are read as CVO
+// reads them. Content that only CVO accepts is a warning there and an error in
+// all other payloads.
 func Load(signed verify.Signed, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	if signed.IsZero() {
-		return nil, &LoadError{Kind: ReasonInvalid, Message: "the payload was not verified"}
+		return nil, &LoadError{Kind: ReasonInvalid, Message: "the payload isn't verified"}
 	}
 	p, err := load(&expected{signed.Product(), signed.Version()}, tree, opts)
 	if err != nil {
@@ -95,13 +91,13 @@ func Load(signed verify.Signed, tree fs.FS, opts LoadOptions) (*Payload, error) 
 	return p, nil
 }
 
-// LoadUnverified reads a payload that nobody vouches for, to look at it: its
-// Signed is zero, and it must never be applied.
+// LoadUnverified loads an unverified payload for inspection. Its Signed is zero,
+// and it must not be applied.
 func LoadUnverified(tree fs.FS, opts LoadOptions) (*Payload, error) {
 	return load(nil, tree, opts)
 }
 
-// load reads tree and selects from it; want is nil for any product and
+// load reads tree and selects manifests. want is nil to accept any product and
 // version.
 func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	if opts.Limits == (Limits{}) {
@@ -114,14 +110,14 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.wall(opts.SelfUpdate); err != nil {
+	if err := s.checkForbidden(opts.SelfUpdate); err != nil {
 		return nil, err
 	}
 	p := &Payload{
 		Product: s.meta.Name, Version: s.meta.Version, Channel: s.meta.Channel,
 		Previous: s.meta.Previous, MinimumVersion: s.meta.MinimumVersion, VersionHash: s.hash,
 	}
-	mode := s.cvo || opts.Selection.Profile != "" && !s.ours
+	mode := s.cvo || opts.Selection.Profile != "" && !s.profiled
 	if want != nil {
 		if err := s.expect(*want, mode); err != nil {
 			return nil, err
@@ -131,27 +127,27 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	if p.Images, p.Kubernetes, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
-	for _, o := range s.odd {
-		if err := p.odd(o, mode); err != nil {
+	for _, o := range s.deviations {
+		if err := p.reportDeviation(o, mode); err != nil {
 			return nil, err
 		}
 	}
 	if err := p.selectFrom(s, opts, mode); err != nil {
 		return nil, err
 	}
-	return p, p.duplicates(mode && opts.Selection.Profile != "")
+	return p, p.checkDuplicates(mode && opts.Selection.Profile != "")
 }
 
-// expect compares the metadata with what was signed.
+// expect compares the metadata with the signed identity.
 func (s *scan) expect(want expected, cvo bool) error {
 	file := path.Join(ReleaseDir, MetadataFile)
 	if s.meta.Version != want.version {
-		return &LoadError{Kind: ReasonMismatch, File: file, Message: fmt.Sprintf("version is %q, but %q was signed", s.meta.Version, want.version)}
+		return &LoadError{Kind: ReasonMismatch, File: file, Message: fmt.Sprintf("version is %q, but the signature is for version %q", s.meta.Version, want.version)}
 	}
 	if s.meta.Name == want.product || s.meta.Name == "" && cvo {
 		return nil
 	}
-	return &LoadError{Kind: ReasonMismatch, File: file, Message: fmt.Sprintf("name is %q, but product %q was signed", s.meta.Name, want.product)}
+	return &LoadError{Kind: ReasonMismatch, File: file, Message: fmt.Sprintf("name is %q, but the signature is for product %q", s.meta.Name, want.product)}
 }
 
 // scanTree decodes every file of the payload.
@@ -180,7 +176,7 @@ func scanTree(tree fs.FS, limits Limits) (*scan, error) {
 			return nil, err
 		}
 		if manifests -= len(file.entries); manifests < 0 {
-			return nil, &LoadError{Kind: ReasonLimit, File: name, Message: "the payload has too many manifests"}
+			return nil, &LoadError{Kind: ReasonLimit, File: name, Message: "too many manifests in the payload"}
 		}
 		fmt.Fprintf(sum, "%s\n", name)
 		for i := range file.entries {
@@ -196,7 +192,7 @@ func scanTree(tree fs.FS, limits Limits) (*scan, error) {
 	return s, nil
 }
 
-// manifestFiles lists the files of both directories in payload order.
+// manifestFiles lists the manifest files in payload order.
 func manifestFiles(tree fs.FS) ([]string, error) {
 	var names []string
 	for _, dir := range []string{ManifestsDir, ReleaseDir} {
@@ -218,7 +214,7 @@ func manifestFiles(tree fs.FS) ([]string, error) {
 	return names, nil
 }
 
-// fileName is CVO's pattern of a manifest's file name.
+// fileName is CVO's pattern for names of manifest files.
 var fileName = regexp.MustCompile(`^0000_(\d{1,9})_([a-zA-Z0-9]+(?:-[a-zA-Z0-9]+)*?)_`)
 
 // file decodes one file and hashes its objects.
@@ -229,7 +225,7 @@ func (s *scan) file(name string, data []byte, limits Limits) (scannedFile, error
 		f.component = m[2]
 	}
 	f.template = strings.HasPrefix(name, ManifestsDir+"/") && bytes.Contains(data, []byte("{{"))
-	docs, odd, err := decodeFile(name, data, limits)
+	docs, deviations, err := decodeFile(name, data, limits)
 	if err != nil {
 		if !f.template {
 			return f, err
@@ -237,7 +233,7 @@ func (s *scan) file(name string, data []byte, limits Limits) (scannedFile, error
 		f.failure = err
 		return f, nil
 	}
-	s.odd = append(s.odd, odd...)
+	s.deviations = append(s.deviations, deviations...)
 	f.entries = make([]entry, 0, len(docs))
 	for _, doc := range docs {
 		for _, content := range expandList(doc.content) {
@@ -249,7 +245,7 @@ func (s *scan) file(name string, data []byte, limits Limits) (scannedFile, error
 	return f, nil
 }
 
-// expandList returns the items of a v1 List, which kubectl would unpack too.
+// expandList returns the items of a v1 List, as kubectl does.
 func expandList(content map[string]any) []map[string]any {
 	items, isList := content["items"].([]any)
 	if !isList || content["kind"] != "List" || content["apiVersion"] != "v1" {
@@ -259,25 +255,26 @@ func expandList(content map[string]any) []map[string]any {
 	for _, item := range items {
 		object, ok := item.(map[string]any)
 		if !ok {
-			object = map[string]any{} // It has no kind and is refused as such.
+			object = map[string]any{} // Rejected later, since it has no kind.
 		}
 		out = append(out, expandList(object)...)
 	}
 	return out
 }
 
-// prepare notes the object's annotations and makes its manifest.
+// prepare evaluates the object's annotations and builds its manifest.
 func (s *scan) prepare(e *entry) {
 	annotations := annotationsOf(e.content)
 	s.cvo = s.cvo || isCVO(annotations)
-	_, profiled := annotations[AnnotationProfile]
-	s.ours = s.ours || profiled
+	if _, profiled := annotations[AnnotationProfile]; profiled {
+		s.profiled = true
+	}
 	e.built, e.failure = s.builder.build(e.content)
 }
 
-// wall holds wall 1 over the whole payload, also over what the selection
-// would leave out: a payload that tries is refused as one.
-func (s *scan) wall(selfUpdate bool) error {
+// checkForbidden enforces trust boundary T1 on all manifests, including those
+// that the selection excludes.
+func (s *scan) checkForbidden(selfUpdate bool) error {
 	for _, f := range s.files {
 		for i := range f.entries {
 			e := &f.entries[i]

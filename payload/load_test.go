@@ -15,7 +15,7 @@ import (
 
 const file = "0000_10_web_00.yaml"
 
-func TestLoadRefusesWhatNobodyVouchesFor(t *testing.T) {
+func TestLoadRejectsUnverifiedPayloads(t *testing.T) {
 	_, err := Load(verify.Signed{}, testTree(nil), LoadOptions{})
 	if refusal(t, err).Reason() != ReasonInvalid {
 		t.Errorf("Load of a zero Signed: %v", err)
@@ -61,26 +61,26 @@ func TestLoadReadsManifestsInPayloadOrder(t *testing.T) {
 	}
 }
 
-func TestLoadRefusesWithFileDocumentAndLine(t *testing.T) {
+func TestLoadErrorsHaveFileDocumentAndLine(t *testing.T) {
 	const ok = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n"
 	for name, tc := range map[string]struct{ data, want string }{
-		"no kind":                  {ok + "apiVersion: v1\nmetadata: {name: b}\n", `:5 (document 2): the document has no apiVersion or no kind`},
-		"no name":                  {ok + "apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: b}\n", `:5 (document 2): ConfigMap has no metadata.name`},
-		"a list":                   {ok + "- a\n", `:5 (document 2): the document is a list, want a mapping`},
-		"a repeated key":           {ok + "apiVersion: v1\nkind: ConfigMap\nkind: Secret\nmetadata: {name: b}\n", `:7 (document 2): the key "kind" stands twice`},
-		"a repeated identity":      {ok + ok[:len(ok)-4], `:5 (document 2): ConfigMap a stands in release-manifests/` + file + `:1 (document 1) already`},
-		"broken YAML":              {ok + "kind: [\n", `(document 2)`},
-		"a byte-order mark":        {"\ufeff" + ok[:len(ok)-4], `:1: the file starts with a byte-order mark`},
-		"an empty document":        {ok, `(document 2): the document is empty`},
-		"an unknown annotation":    {annotated("lockstep.dev/paused", "true"), `:1 (document 1): ConfigMap b: annotation lockstep.dev/paused isn't known`},
-		"an unknown value":         {annotated("lockstep.dev/wait", "forever"), `annotation lockstep.dev/wait: value "forever", want complete, started or none`},
-		"a value of another type":  {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, annotations: {lockstep.dev/delete: yes}}\n", `annotation lockstep.dev/delete is a boolean, want a string: put it in quotes`},
-		"a foreign one not string": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, annotations: {example.com/x: 1}}\n", `annotation example.com/x is a number`},
-		"a bad pointer":            {annotated("lockstep.dev/ignore-fields", "spec.replicas"), `isn't a JSON pointer`},
-		"delete and replace":       {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, annotations: {lockstep.dev/delete: \"true\", lockstep.dev/replace: \"true\"}}\n", `can't ask to delete and to replace`},
-		"a merge key":              {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\ndata: {<<: {a: b}}\n", `:4 (document 1): a merge key`},
-		"an infinite number":       {"apiVersion: v1\nkind: X\nmetadata: {name: b}\nspec: {a: .inf}\n", `:4 (document 1): the number .inf has no form in JSON`},
-		"a key that is a list":     {"apiVersion: v1\nkind: X\nmetadata: {name: b}\nspec: {[a]: b}\n", `:4 (document 1): a key is a list`},
+		"no kind":                 {ok + "apiVersion: v1\nmetadata: {name: b}\n", `:5 (document 2): the document has no apiVersion or kind`},
+		"no name":                 {ok + "apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: b}\n", `:5 (document 2): ConfigMap has no metadata.name`},
+		"a list":                  {ok + "- a\n", `:5 (document 2): the document is a list, must be a mapping`},
+		"a duplicate key":         {ok + "apiVersion: v1\nkind: ConfigMap\nkind: Secret\nmetadata: {name: b}\n", `:7 (document 2): duplicate key "kind"`},
+		"a duplicate object":      {ok + ok[:len(ok)-4], `:5 (document 2): ConfigMap a is already defined at release-manifests/` + file + `:1 (document 1)`},
+		"broken YAML":             {ok + "kind: [\n", `(document 2)`},
+		"a byte-order mark":       {"\ufeff" + ok[:len(ok)-4], `:1: the file starts with a byte-order mark`},
+		"an empty document":       {ok, `(document 2): the document is empty`},
+		"an unknown annotation":   {annotated("lockstep.dev/paused", "true"), `:1 (document 1): ConfigMap b: unknown annotation lockstep.dev/paused`},
+		"an unknown value":        {annotated("lockstep.dev/wait", "forever"), `annotation lockstep.dev/wait: value "forever", must be complete, started or none`},
+		"a value of another type": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, annotations: {lockstep.dev/delete: yes}}\n", `annotation lockstep.dev/delete is a boolean, must be a string; quote it`},
+		"another annotation":      {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, annotations: {example.com/x: 1}}\n", `annotation example.com/x is a number`},
+		"a bad pointer":           {annotated("lockstep.dev/ignore-fields", "spec.replicas"), `isn't a JSON pointer`},
+		"delete and replace":      {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, annotations: {lockstep.dev/delete: \"true\", lockstep.dev/replace: \"true\"}}\n", `the delete and replace annotations are mutually exclusive`},
+		"a merge key":             {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\ndata: {<<: {a: b}}\n", `:4 (document 1): merge key`},
+		"an infinite number":      {"apiVersion: v1\nkind: X\nmetadata: {name: b}\nspec: {a: .inf}\n", `:4 (document 1): number .inf can't be represented in JSON`},
+		"a key that is a list":    {"apiVersion: v1\nkind: X\nmetadata: {name: b}\nspec: {[a]: b}\n", `:4 (document 1): key is a list`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := loadTree(t, map[string]string{file: tc.data}, LoadOptions{})
@@ -92,19 +92,19 @@ func TestLoadRefusesWithFileDocumentAndLine(t *testing.T) {
 	}
 }
 
-// annotated is a ConfigMap b with one annotation.
+// annotated returns a ConfigMap b with one annotation.
 func annotated(key, value string) string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: b\n  annotations:\n    " + key + ": " + `"` + value + `"` + "\n"
 }
 
-func TestLoadRefusesAFileNameOfAnotherForm(t *testing.T) {
+func TestLoadRejectsInvalidFileNames(t *testing.T) {
 	_, err := loadTree(t, map[string]string{"web.yaml": annotated("a", "b")}, LoadOptions{})
 	if e := refusal(t, err); !strings.Contains(e.Error(), "0000_<run level>_<component>_<rest>.yaml") {
 		t.Errorf("error is %q", e)
 	}
 }
 
-func TestLoadRefusesAnotherNameOrVersionThanSigned(t *testing.T) {
+func TestLoadRejectsANameOrVersionThatIsNotSigned(t *testing.T) {
 	for name, want := range map[string]expected{
 		"another product": {"other", "1.4.2"},
 		"another version": {"platform", "1.4.3"},
@@ -118,7 +118,7 @@ func TestLoadRefusesAnotherNameOrVersionThanSigned(t *testing.T) {
 	}
 }
 
-func TestLoadRefusesBadMetadata(t *testing.T) {
+func TestLoadRejectsInvalidMetadata(t *testing.T) {
 	for name, data := range map[string]string{
 		"no JSON":           `kind: x`,
 		"another kind":      `{"kind":"x","version":"1.0.0"}`,
@@ -137,7 +137,7 @@ func TestLoadRefusesBadMetadata(t *testing.T) {
 	}
 }
 
-func TestLoadKeepsToItsLimits(t *testing.T) {
+func TestLoadEnforcesItsLimits(t *testing.T) {
 	deep := "apiVersion: v1\nkind: X\nmetadata: {name: a}\nspec: " + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "\n"
 	bomb := "apiVersion: v1\nkind: X\nmetadata: {name: a}\nspec:\n  a: &a [x, x, x, x, x, x, x, x, x]\n" +
 		"  b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n  c: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b]\n  d: [*c, *c, *c, *c, *c, *c, *c]\n"
@@ -167,7 +167,7 @@ func TestLoadKeepsToItsLimits(t *testing.T) {
 	}
 }
 
-func TestTheVersionHashDoesNotDependOnHowDocumentsAreSplit(t *testing.T) {
+func TestTheVersionHashIsIndependentOfFormatting(t *testing.T) {
 	const a = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: \"1\"}\n"
 	const b = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\n"
 	hash := func(data string) string {
@@ -195,7 +195,7 @@ func TestTheVersionHashDoesNotDependOnHowDocumentsAreSplit(t *testing.T) {
 	}
 }
 
-func TestASeparatorInABlockScalarSplitsNothing(t *testing.T) {
+func TestASeparatorInABlockScalarIsContent(t *testing.T) {
 	p, err := loadTree(t, map[string]string{
 		file: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  k: |\n    x\n    ---\n    y\n",
 	}, LoadOptions{})
@@ -208,7 +208,7 @@ func TestASeparatorInABlockScalarSplitsNothing(t *testing.T) {
 	}
 }
 
-func TestImagesThatMayChangeAreWarnedOf(t *testing.T) {
+func TestUnpinnedImagesAreWarnings(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("0", 64)
 	refs := `{"kind":"ImageStream","metadata":{"name":"1.4.2"},"spec":{"tags":[{"name":"a","from":{"name":"r/a` + digest + `"}},{"name":"b","from":{"name":"r/b:v1"}},{"name":"c","from":{"name":"r/c@sha256:1"}}]}}`
 	p, err := loadTree(t, map[string]string{"image-references": refs}, LoadOptions{})
@@ -216,15 +216,15 @@ func TestImagesThatMayChangeAreWarnedOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		`release-manifests/image-references: image b is "r/b:v1", want it by digest, repository@sha256:<64 hex digits>`,
-		`release-manifests/image-references: image c is "r/c@sha256:1", want it by digest, repository@sha256:<64 hex digits>`,
+		`release-manifests/image-references: image b is "r/b:v1", must be pinned by digest: repository@sha256:<64 hex digits>`,
+		`release-manifests/image-references: image c is "r/c@sha256:1", must be pinned by digest: repository@sha256:<64 hex digits>`,
 	}
 	if diff := cmp.Diff(want, p.Warnings); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
 }
 
-func TestFieldsToIgnoreMayHoldCommasAsJSON(t *testing.T) {
+func TestIgnoredFieldsInJSONMayContainCommas(t *testing.T) {
 	for value, want := range map[string][]string{
 		"/spec/replicas, /data/a":               {"/spec/replicas", "/data/a"},
 		`["/data/a, b", "/data/c"]`:             {"/data/a, b", "/data/c"},
@@ -240,21 +240,21 @@ func TestFieldsToIgnoreMayHoldCommasAsJSON(t *testing.T) {
 	}
 	for _, value := range []string{`["/a"`, `[1]`, `[]`, `["a"]`, `["/a"] x`, `[null]`} {
 		if err := (&Manifest{}).setIgnoreFields(value); err == nil {
-			t.Errorf("%s was taken", value)
+			t.Errorf("%s was accepted", value)
 		}
 	}
 }
 
-func TestImagesTellWhichKubernetesTheyCarry(t *testing.T) {
+func TestImagesDeclareTheKubernetesVersion(t *testing.T) {
 	tag := func(name, versions string) string {
 		return `{"name":"` + name + `","annotations":{"io.openshift.build.versions":"` + versions + `"},"from":{"name":"r/` + name + `@sha256:1"}}`
 	}
 	for name, tc := range map[string]struct{ tags, want string }{
-		"one of them":          {tag("api", "") + "," + tag("kubelet", "machine-os=9.4.1, kubernetes=1.36.3"), "1.36.3"},
-		"two that agree":       {tag("api", "kubernetes=1.36.3") + "," + tag("kubelet", "kubernetes=1.36.3"), "1.36.3"},
-		"two that don't":       {tag("api", "kubernetes=1.36.3") + "," + tag("kubelet", "kubernetes=1.35.1"), ""},
-		"none":                 {tag("api", "etcd=3.5.1"), ""},
-		"something that isn't": {tag("api", "kubernetes=newest"), ""},
+		"one image":              {tag("api", "") + "," + tag("kubelet", "machine-os=9.4.1, kubernetes=1.36.3"), "1.36.3"},
+		"two equal versions":     {tag("api", "kubernetes=1.36.3") + "," + tag("kubelet", "kubernetes=1.36.3"), "1.36.3"},
+		"two different versions": {tag("api", "kubernetes=1.36.3") + "," + tag("kubelet", "kubernetes=1.35.1"), ""},
+		"none":                   {tag("api", "etcd=3.5.1"), ""},
+		"an invalid version":     {tag("api", "kubernetes=newest"), ""},
 	} {
 		refs := `{"kind":"ImageStream","metadata":{"name":"1.4.2"},"spec":{"tags":[` + tc.tags + `]}}`
 		p, err := loadTree(t, map[string]string{"image-references": refs}, LoadOptions{})
@@ -264,7 +264,7 @@ func TestImagesTellWhichKubernetesTheyCarry(t *testing.T) {
 	}
 }
 
-func TestImagesAgreeWithTheVersion(t *testing.T) {
+func TestImageReferencesMatchTheVersion(t *testing.T) {
 	refs := `{"kind":"ImageStream","metadata":{"name":"1.4.2"},"spec":{"tags":[{"name":"api","from":{"name":"r/api@sha256:1"}}]}}`
 	p, err := loadTree(t, map[string]string{"image-references": refs}, LoadOptions{})
 	if err != nil {

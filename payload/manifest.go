@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// ObjectID names an object of the cluster independently of the API version it
-// is written in. It is comparable and may key a map.
+// ObjectID identifies an object of the cluster independently of its API version.
+// It is comparable.
 type ObjectID struct {
 	Group     string `json:"group,omitempty"`
 	Kind      string `json:"kind"`
@@ -24,8 +24,7 @@ type ObjectID struct {
 	Name      string `json:"name"`
 }
 
-// String returns "apps Deployment web/api"; without group or namespace their
-// parts are missing: "Namespace web".
+// String returns "apps Deployment web/api", without empty parts: "Namespace web".
 func (id ObjectID) String() string {
 	var b strings.Builder
 	b.Grow(len(id.Group) + len(id.Kind) + len(id.Namespace) + len(id.Name) + 3)
@@ -43,7 +42,7 @@ func (id ObjectID) String() string {
 	return b.String()
 }
 
-// Compare orders identities by group, kind, namespace and name.
+// Compare orders by group, kind, namespace and name.
 func (id ObjectID) Compare(other ObjectID) int {
 	for _, pair := range [...][2]string{
 		{id.Group, other.Group},
@@ -58,81 +57,78 @@ func (id ObjectID) Compare(other ObjectID) int {
 	return 0
 }
 
-// WaitPolicy says how long an update waits for an object that takes its time,
-// such as a NodeOS.
+// WaitPolicy defines how long an update waits for a slow object, such as a NodeOS.
 type WaitPolicy string
 
-// The wait policies; the empty one means WaitComplete.
+// The wait policies; "" means WaitComplete.
 const (
-	// WaitComplete waits until the object is level.
+	// WaitComplete waits until the object is in sync and ready.
 	WaitComplete WaitPolicy = "complete"
-	// WaitStarted waits until the object's controller began.
+	// WaitStarted waits until the object's controller has started its work.
 	WaitStarted WaitPolicy = "started"
 	// WaitNone doesn't wait.
 	WaitNone WaitPolicy = "none"
 )
 
-// Manifest is one object as the release wants it.
+// Manifest is the desired state of one object in a release.
 type Manifest struct {
-	// Object is normalised: stringData is folded into data, there is no
-	// status, creationTimestamp or managedFields, and no rules beside an
-	// aggregationRule; empty lists and maps are kept. It must not be changed.
+	// Object is normalised: stringData is merged into data; status, metadata set
+	// by the server and the rules beside an aggregationRule are removed; empty
+	// lists and maps remain. It must not be modified.
 	Object *unstructured.Unstructured
-	// JSON is the canonical JSON of Object: what is sent to the server.
+	// JSON is the canonical JSON of Object, as sent to the API server.
 	JSON []byte
 	// GVK is the object's group, version and kind.
 	GVK schema.GroupVersionKind
 	// ID is the object's identity.
 	ID ObjectID
 
-	// File is the file's name within the payload; Document counts from 1
-	// within it and Line is the document's first line.
+	// File is the path within the payload. Document is counted from 1 within the
+	// file; Line is the first line of the document.
 	File           string
 	Document, Line int
-	// RunLevel and Component come from the file's name, 0000_<run
-	// level>_<component>_<rest>.yaml. A name of another form has run level -1
-	// and no component.
+	// RunLevel and Component are parsed from the file name, 0000_<run
+	// level>_<component>_<rest>.yaml. For other names they are -1 and "".
 	RunLevel  int
 	Component string
 	// Hash is the SHA-256 of JSON.
 	Hash [sha256.Size]byte
 
-	// CreateOnly objects are created when absent and never updated.
+	// CreateOnly creates the object if it is absent and never updates it.
 	CreateOnly bool
-	// Delete manifests name an object to be deleted.
+	// Delete deletes the object.
 	Delete bool
-	// Replace allows to delete and create the object anew when an immutable
-	// field changed.
+	// Replace deletes and recreates the object if an immutable field changed.
 	Replace bool
-	// ForceFields insists on fields that another controller contests
+	// ForceFields never yields fields that another field manager contests
 	// (lockstep.dev/ssa: force).
 	ForceFields bool
-	// RollbackFirst moves the object before all levels of a roll back; NodeOS
-	// objects have it unless they say otherwise.
+	// RollbackFirst applies the object before all run levels of a rollback. It is
+	// the default for NodeOS.
 	RollbackFirst bool
-	// PruneConfirmed allows pruning of kinds that are kept otherwise.
+	// PruneConfirmed allows pruning of kinds that require consent.
 	PruneConfirmed bool
-	// IgnoreFields are JSON pointers of fields that are left to others.
+	// IgnoreFields are JSON pointers of fields that aren't managed.
 	IgnoreFields []string
-	// Health is a CEL expression that decides levelness, or "".
+	// Health is a CEL expression for readiness, or "".
 	Health string
-	// Wait is the wait policy; "" means WaitComplete.
+	// Wait is the wait policy.
 	Wait WaitPolicy
-	// Versions are what a ClusterOperator must report to be level: the version
-	// of each operand by its name, from the manifest's status.versions, which
-	// isn't applied. It is nil for all other kinds.
+	// Versions that a ClusterOperator must report to be ready, by operand, from
+	// the manifest's status.versions, which isn't applied. Nil for other kinds.
 	Versions map[string]string
 }
 
-// NewManifest makes the manifest of one object, normalised and with its
-// annotations evaluated. It copies obj. File, place and run level are left
-// empty; RunLevel is -1.
+// NewManifest returns the manifest of a copy of obj, normalised and with its
+// annotations evaluated. RunLevel is -1; File, Document, Line and Component are
+// empty.
 func NewManifest(obj *unstructured.Unstructured) (Manifest, error) {
 	if obj == nil || obj.Object == nil {
 		return Manifest{}, &LoadError{Kind: ReasonInvalid, Message: "the object is empty"}
 	}
 	var b builder
-	// DeepCopy panics at a value that has no form in JSON, such as an int.
+	// Checked first, since DeepCopy panics on values that JSON doesn't have, such
+	// as int.
 	if err := b.canonical(obj.Object); err != nil {
 		return Manifest{}, err
 	}
@@ -143,20 +139,20 @@ func NewManifest(obj *unstructured.Unstructured) (Manifest, error) {
 	return made.manifest, nil
 }
 
-// built is a manifest and what only a load wants to know of it.
+// built is a manifest with data for Load.
 type built struct {
 	manifest Manifest
-	// raw is the hash of the object as it was written: what a version hash is
-	// made of, so that it doesn't change with our normalisation.
+	// raw is the hash of the object before normalisation. It is the input of the
+	// version hash, which must not depend on normalisation.
 	raw [sha256.Size]byte
-	// badAnnotations says that an annotation isn't a string.
+	// badAnnotations is true if an annotation isn't a string.
 	badAnnotations bool
 }
 
-// builder makes manifests and reuses the room for their canonical form.
+// builder builds manifests and reuses the buffer for their canonical JSON.
 type builder struct{ scratch []byte }
 
-// build owns content. On an error the result has what was found so far.
+// build takes ownership of content. With an error, the result is partial.
 func (b *builder) build(content map[string]any) (built, error) {
 	out := built{manifest: Manifest{Object: &unstructured.Unstructured{Object: content}, RunLevel: -1}}
 	m := &out.manifest
@@ -186,11 +182,11 @@ func (b *builder) build(content map[string]any) (built, error) {
 	return out, nil
 }
 
-// canonical leaves the canonical form of content in scratch.
+// canonical stores the canonical JSON of content in scratch.
 func (b *builder) canonical(content map[string]any) (err error) {
 	b.scratch, err = appendCanonical(b.scratch[:0], content)
 	if err == nil && len(b.scratch) > maxDocument {
-		err = &LoadError{Kind: ReasonLimit, Message: fmt.Sprintf("%d bytes as JSON, at most %d are allowed", len(b.scratch), maxDocument)}
+		err = &LoadError{Kind: ReasonLimit, Message: fmt.Sprintf("object has %d bytes as JSON, at most %d are allowed", len(b.scratch), maxDocument)}
 	}
 	return err
 }
@@ -206,11 +202,11 @@ func (m *Manifest) identify() error {
 		return err
 	}
 	if kind == "" || apiVersion == "" {
-		return &LoadError{Kind: ReasonInvalid, Message: "the document has no apiVersion or no kind; each manifest needs both"}
+		return &LoadError{Kind: ReasonInvalid, Message: "the document has no apiVersion or kind"}
 	}
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {
-		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("apiVersion %q isn't of the form group/version", apiVersion)}
+		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("invalid apiVersion %q: must have the form group/version", apiVersion)}
 	}
 	metadata, _ := m.Object.Object["metadata"].(map[string]any)
 	name, err := stringField(metadata, "name")
@@ -222,7 +218,7 @@ func (m *Manifest) identify() error {
 		return err
 	}
 	if name == "" {
-		return &LoadError{Kind: ReasonInvalid, Message: kind + " has no metadata.name; generated names can't be kept level"}
+		return &LoadError{Kind: ReasonInvalid, Message: kind + " has no metadata.name; generateName isn't supported"}
 	}
 	m.GVK = gv.WithKind(kind)
 	m.ID = ObjectID{Group: gv.Group, Kind: kind, Namespace: namespace, Name: name}
@@ -237,7 +233,7 @@ func stringField(content map[string]any, key string) (string, error) {
 	case string:
 		return v, nil
 	default:
-		return "", &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("%s is a %s, want a string: put it in quotes", key, typeName(v))}
+		return "", &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("%s is a %s, must be a string; quote it", key, typeName(v))}
 	}
 }
 
@@ -264,7 +260,7 @@ func (id ObjectID) IsClusterOperator() bool {
 	return id.GroupKind() == kinds.ClusterOperator
 }
 
-// IsJob reports whether the object is a batch Job, which is a barrier in its
+// IsJob reports whether the object is a batch Job. Jobs are barriers in their
 // component.
 func (id ObjectID) IsJob() bool { return id.GroupKind() == kinds.Job }
 
@@ -273,8 +269,8 @@ func (id ObjectID) GroupKind() schema.GroupKind {
 	return schema.GroupKind{Group: id.Group, Kind: id.Kind}
 }
 
-// operandVersions reads what a ClusterOperator's manifest wants reported. An
-// entry that isn't of the form is left out, as CVO's typed decoder does.
+// operandVersions returns the versions in a ClusterOperator's manifest. Invalid
+// entries are dropped, as in CVO's typed decoder.
 func operandVersions(id ObjectID, content map[string]any) map[string]string {
 	if !id.IsClusterOperator() {
 		return nil

@@ -30,11 +30,11 @@ func TestNewManifestNormalisesACopy(t *testing.T) {
 		t.Errorf("the argument changed (-before +after):\n%s", diff)
 	}
 	if m.ID.String() != "rbac.authorization.k8s.io ClusterRole a" || m.RunLevel != -1 {
-		t.Errorf("manifest %s at level %d", m.ID, m.RunLevel)
+		t.Errorf("manifest %s at run level %d", m.ID, m.RunLevel)
 	}
 }
 
-func TestNewManifestRefusesWhatHasNoFormInJSON(t *testing.T) {
+func TestNewManifestRejectsInvalidObjects(t *testing.T) {
 	for name, object := range map[string]*unstructured.Unstructured{
 		"nothing": nil,
 		"an int":  {Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"}, "x": 1}},
@@ -52,7 +52,7 @@ func TestNewManifestRefusesWhatHasNoFormInJSON(t *testing.T) {
 	}
 }
 
-func TestAnnotationsBecomeFields(t *testing.T) {
+func TestAnnotationsSetFields(t *testing.T) {
 	m, err := NewManifest(&unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "api", "namespace": "web", "annotations": map[string]any{
 			AnnotationCreateOnly: "true", AnnotationReplace: "true", AnnotationSSA: "force", AnnotationPrune: "confirmed", AnnotationWait: "none",
@@ -71,7 +71,7 @@ func TestAnnotationsBecomeFields(t *testing.T) {
 	}
 }
 
-func TestCVOMayAskToDeleteAndToCreateOnly(t *testing.T) {
+func TestCVODeleteOverridesCreateOnly(t *testing.T) {
 	m, err := NewManifest(&unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a", "annotations": map[string]any{cvoCreateOnly: "true", cvoDelete: "true"}},
 	}})

@@ -16,11 +16,12 @@ import (
 
 	"github.com/blang/semver/v4"
 
+	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// The layout of a payload: cluster-version-operator's, whose own manifests
-// stand in ManifestsDir.
+// The layout of a payload, as in cluster-version-operator, whose own manifests
+// are in ManifestsDir.
 const (
 	ManifestsDir    = "manifests"
 	ReleaseDir      = "release-manifests"
@@ -44,22 +45,22 @@ type Metadata struct {
 	Metadata       map[string]string `json:"metadata,omitempty"`
 }
 
-// readMetadata reads and checks the metadata; raw are its bytes.
+// readMetadata reads and validates the metadata; raw is its content.
 func readMetadata(tree fs.FS) (m Metadata, raw []byte, err error) {
 	file := path.Join(ReleaseDir, MetadataFile)
 	raw, err = readBounded(tree, file, maxMetadataSize)
 	if errors.Is(err, fs.ErrNotExist) {
-		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "the file is missing: this isn't a release payload"}
+		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "file not found: not a release payload"}
 	}
 	if err != nil {
 		return m, nil, err
 	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if err := decoder.Decode(&m); err != nil {
-		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "not JSON of the expected form: " + sanitize.Line(err.Error())}
+		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "invalid JSON: " + sanitize.Line(err.Error())}
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "something follows the JSON document"}
+		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: "unexpected content after the JSON document"}
 	}
 	if err := m.check(); err != nil {
 		return m, nil, &LoadError{Kind: ReasonInvalid, File: file, Message: err.Error()}
@@ -67,15 +68,15 @@ func readMetadata(tree fs.FS) (m Metadata, raw []byte, err error) {
 	return m, raw, nil
 }
 
-// productName is what a product may be called.
+// productName matches valid names of products.
 var productName = regexp.MustCompile(`^[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?$`)
 
 func (m Metadata) check() error {
 	if m.Kind != MetadataKind {
-		return fmt.Errorf("kind is %q, want %s", sanitize.Line(m.Kind), MetadataKind)
+		return fmt.Errorf("kind is %q, must be %s", sanitize.Line(m.Kind), MetadataKind)
 	}
 	if m.Name != "" && (len(m.Name) > maxNameLength || !productName.MatchString(m.Name)) {
-		return fmt.Errorf("name %q isn't letters, digits, dots, dashes and underscores of at most %d bytes", sanitize.Line(m.Name), maxNameLength)
+		return fmt.Errorf("invalid name %q: must be at most %d letters, digits, dots, dashes and underscores", sanitize.Line(m.Name), maxNameLength)
 	}
 	if len(m.Channel) > maxNameLength {
 		return fmt.Errorf("channel has %d bytes, at most %d are allowed", len(m.Channel), maxNameLength)
@@ -89,16 +90,16 @@ func (m Metadata) check() error {
 	}
 	for _, v := range versions {
 		if len(v) > maxNameLength {
-			return fmt.Errorf("a version has %d bytes, at most %d are allowed", len(v), maxNameLength)
+			return fmt.Errorf("version has %d bytes, at most %d are allowed", len(v), maxNameLength)
 		}
 		if _, err := semver.Parse(v); err != nil {
-			return fmt.Errorf("version %q isn't semantic (semver.org): %w", sanitize.Line(v), err)
+			return fmt.Errorf("invalid semantic version %q: %w", sanitize.Line(v), err)
 		}
 	}
 	return nil
 }
 
-// imageReferences is the part of the ImageStream that is read.
+// imageReferences are the fields of the ImageStream in use.
 type imageReferences struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
@@ -115,12 +116,12 @@ type imageReferences struct {
 	} `json:"spec"`
 }
 
-// annotationVersions on a tag of image-references lists the versions of what
-// the image carries, as name=version with commas between.
+// annotationVersions on a tag of image-references lists the versions of the
+// image's content as name=version, separated by commas.
 const annotationVersions = "io.openshift.build.versions"
 
-// kubernetes returns the version of Kubernetes that the images say they carry;
-// "" if none says so or if they contradict one another.
+// kubernetes returns the Kubernetes version that the images declare; "" if none
+// does or if they differ.
 func (r *imageReferences) kubernetes() string {
 	found := ""
 	for _, tag := range r.Spec.Tags {
@@ -138,9 +139,8 @@ func (r *imageReferences) kubernetes() string {
 	return found
 }
 
-// readReferences returns the images by name, nil without the file, and the
-// version of Kubernetes that they carry. version is that of the metadata; the
-// two must agree.
+// readReferences returns the images by name, nil without the file, and their
+// Kubernetes version. The file must have the given version of the metadata.
 func readReferences(tree fs.FS, version string) (images map[string]string, kubernetes string, err error) {
 	file := path.Join(ReleaseDir, ReferencesFile)
 	raw, err := readBounded(tree, file, maxMetadataSize)
@@ -152,12 +152,12 @@ func readReferences(tree fs.FS, version string) (images map[string]string, kuber
 	}
 	var refs imageReferences
 	if err := json.Unmarshal(raw, &refs); err != nil {
-		return nil, "", &LoadError{Kind: ReasonInvalid, File: file, Message: "not an ImageStream in JSON: " + sanitize.Line(err.Error())}
+		return nil, "", &LoadError{Kind: ReasonInvalid, File: file, Message: "invalid ImageStream: " + sanitize.Line(err.Error())}
 	}
 	if refs.Kind != "ImageStream" || refs.Metadata.Name != version {
 		return nil, "", &LoadError{
 			Kind: ReasonMismatch, File: file,
-			Message: fmt.Sprintf("%s %q, want ImageStream %q as %s says", sanitize.Line(refs.Kind), sanitize.Line(refs.Metadata.Name), version, MetadataFile),
+			Message: fmt.Sprintf("found %s %q, must be ImageStream %q to match %s", sanitize.Line(refs.Kind), sanitize.Line(refs.Metadata.Name), version, MetadataFile),
 		}
 	}
 	images = make(map[string]string, len(refs.Spec.Tags))
@@ -167,8 +167,8 @@ func readReferences(tree fs.FS, version string) (images map[string]string, kuber
 	return images, refs.kubernetes(), nil
 }
 
-// readBounded reads a file of at most limit bytes. A larger one is an error
-// of ReasonLimit; a missing one wraps fs.ErrNotExist.
+// readBounded reads a file of at most limit bytes. Larger files are a *LoadError
+// with ReasonLimit; errors about missing files wrap fs.ErrNotExist.
 func readBounded(tree fs.FS, name string, limit int64) ([]byte, error) {
 	f, err := tree.Open(name)
 	if err != nil {
@@ -180,19 +180,18 @@ func readBounded(tree fs.FS, name string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("stat %s: %w", name, err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, &LoadError{Kind: ReasonInvalid, File: name, Message: fmt.Sprintf("is a %s, want a regular file", info.Mode().Type())}
+		return nil, &LoadError{Kind: ReasonInvalid, File: name, Message: fmt.Sprintf("file type is %s, must be a regular file", info.Mode().Type())}
 	}
 	if info.Size() > limit {
-		return nil, &LoadError{Kind: ReasonLimit, File: name, Message: fmt.Sprintf("%d bytes, at most %d are left for it", info.Size(), limit)}
+		return nil, &LoadError{Kind: ReasonLimit, File: name, Message: fmt.Sprintf("file has %d bytes, at most %d remain of the limit", info.Size(), limit)}
 	}
-	// The size is a promise that the tree may not keep: the read is bounded
-	// all the same.
-	buf := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
-	if _, err := buf.ReadFrom(io.LimitReader(f, limit+1)); err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if int64(buf.Len()) > limit {
+	// The reported size may be wrong, so the read is bounded as well.
+	data, err := files.ReadAll(f, limit, name)
+	if limited := (*files.LimitError)(nil); errors.As(err, &limited) {
 		return nil, &LoadError{Kind: ReasonLimit, File: name, Message: fmt.Sprintf("more than %d bytes", limit)}
 	}
-	return buf.Bytes(), nil
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return data, nil
 }

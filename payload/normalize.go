@@ -8,18 +8,18 @@ import (
 	"fmt"
 )
 
-// serverFields are the fields of metadata that only the server sets.
+// serverFields are the fields of metadata that the API server sets.
 func serverFields() [6]string {
 	return [...]string{"creationTimestamp", "managedFields", "resourceVersion", "uid", "generation", "selfLink"}
 }
 
-// normalize brings content to the form in which it is hashed and applied, and
-// reports whether that changed it.
+// normalize converts content to the form that is hashed and applied, and reports
+// whether it changed.
 //
-// The API server copies a Secret's stringData into data but keeps its
-// ownership on stringData, so that a removed key would stay; and it fills the
-// rules of an aggregated ClusterRole itself. Empty lists and maps stay: they
-// mean something, as in a NetworkPolicy.
+// The API server copies a Secret's stringData into data but records ownership of
+// stringData, so that removed keys would remain. It also sets the rules of an
+// aggregated ClusterRole. Empty lists and maps are significant, as in a
+// NetworkPolicy, and remain.
 func normalize(content map[string]any) (changed bool, err error) {
 	changed = drop(content, "status")
 	if metadata, ok := content["metadata"].(map[string]any); ok {
@@ -41,15 +41,15 @@ func normalize(content map[string]any) (changed bool, err error) {
 	return changed, nil
 }
 
-// drop deletes key and reports whether it was there.
+// drop deletes key and reports whether it was present.
 func drop(content map[string]any, key string) bool {
 	_, exists := content[key]
 	delete(content, key)
 	return exists
 }
 
-// foldStringData moves stringData into data, in base64; stringData wins, as
-// on the server.
+// foldStringData merges stringData into data, in base64. stringData takes
+// precedence, as in the API server.
 func foldStringData(secret map[string]any) error {
 	raw := secret["stringData"]
 	delete(secret, "stringData")
@@ -58,19 +58,19 @@ func foldStringData(secret map[string]any) error {
 	}
 	plain, ok := raw.(map[string]any)
 	if !ok {
-		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("stringData is a %s, want a mapping", typeName(raw))}
+		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("stringData is a %s, must be a mapping", typeName(raw))}
 	}
 	data, ok := secret["data"].(map[string]any)
 	if !ok {
 		if secret["data"] != nil {
-			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("data is a %s, want a mapping", typeName(secret["data"]))}
+			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("data is a %s, must be a mapping", typeName(secret["data"]))}
 		}
 		data = make(map[string]any, len(plain))
 	}
 	for key, value := range plain {
 		text, ok := value.(string)
 		if !ok {
-			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("stringData.%s is a %s, want a string: put it in quotes", key, typeName(value))}
+			return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("stringData.%s is a %s, must be a string; quote it", key, typeName(value))}
 		}
 		data[key] = base64.StdEncoding.EncodeToString([]byte(text))
 	}

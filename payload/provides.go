@@ -10,15 +10,15 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// ProvidedAPIs is what manifests add to what the API server serves.
+// ProvidedAPIs are the APIs that manifests add to the API server.
 type ProvidedAPIs struct {
 	kinds    map[schema.GroupKind]bool
 	versions map[schema.GroupVersionKind]bool
 	groups   map[schema.GroupVersion]bool
 }
 
-// Provides reads the definitions and API services among the manifests, but for
-// those whose object is in without, which nobody applies.
+// Provides returns the APIs of the CRDs and API services among the manifests,
+// except for unmanaged objects in without.
 func Provides(manifests []Manifest, without map[ObjectID]bool) ProvidedAPIs {
 	b := ProvidedAPIs{kinds: map[schema.GroupKind]bool{}, versions: map[schema.GroupVersionKind]bool{}, groups: map[schema.GroupVersion]bool{}}
 	for i := range manifests {
@@ -27,8 +27,8 @@ func Provides(manifests []Manifest, without map[ObjectID]bool) ProvidedAPIs {
 			continue
 		}
 		switch {
-		case m.Defines():
-			b.define(m.Object)
+		case m.IsCRD():
+			b.addCRD(m.Object)
 		case m.ID.GroupKind() == kinds.APIService:
 			group, _, _ := unstructured.NestedString(m.Object.Object, "spec", "group")
 			version, _, _ := unstructured.NestedString(m.Object.Object, "spec", "version")
@@ -38,13 +38,13 @@ func Provides(manifests []Manifest, without map[ObjectID]bool) ProvidedAPIs {
 	return b
 }
 
-// define notes what a CustomResourceDefinition defines.
-func (b *ProvidedAPIs) define(crd *unstructured.Unstructured) {
+// addCRD adds the kind and the served versions of a CRD.
+func (b *ProvidedAPIs) addCRD(crd *unstructured.Unstructured) {
 	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
 	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
 	gk := schema.GroupKind{Group: group, Kind: kind}
 	b.kinds[gk] = true
-	for _, v := range definedVersions(crd) {
+	for _, v := range crdVersions(crd) {
 		if served, _, _ := unstructured.NestedBool(v, "served"); served {
 			name, _, _ := unstructured.NestedString(v, "name")
 			b.versions[gk.WithVersion(name)] = true
@@ -52,27 +52,25 @@ func (b *ProvidedAPIs) define(crd *unstructured.Unstructured) {
 	}
 }
 
-// Kind reports whether a definition is among the manifests, whatever versions
-// it has.
+// Kind reports whether the manifests include a CRD for the kind, in any version.
 func (b ProvidedAPIs) Kind(gk schema.GroupKind) bool { return b.kinds[gk] }
 
-// Served reports whether a definition among the manifests serves the version.
+// Served reports whether a CRD among the manifests serves the version.
 func (b ProvidedAPIs) Served(gvk schema.GroupVersionKind) bool { return b.versions[gvk] }
 
-// Registered reports whether an API service for the group and version is among
-// the manifests: which kinds it will serve is known to its server alone.
+// Registered reports whether the manifests include an API service for the group
+// and version. Its kinds are unknown until it runs.
 func (b ProvidedAPIs) Registered(gv schema.GroupVersion) bool { return b.groups[gv] }
 
-// Defines reports whether the manifest is a CustomResourceDefinition.
-func (m *Manifest) Defines() bool {
+// IsCRD reports whether the manifest is a CustomResourceDefinition.
+func (m *Manifest) IsCRD() bool {
 	return m.ID.GroupKind() == kinds.CustomResourceDefinition && !m.Delete
 }
 
-// DefinedVersions are the names of the versions of a CustomResourceDefinition,
-// served or not.
-func (m *Manifest) DefinedVersions() []string {
+// CRDVersions returns the names of all versions of a CRD, served or not.
+func (m *Manifest) CRDVersions() []string {
 	var out []string
-	for _, v := range definedVersions(m.Object) {
+	for _, v := range crdVersions(m.Object) {
 		if name, _, _ := unstructured.NestedString(v, "name"); name != "" {
 			out = append(out, name)
 		}
@@ -80,8 +78,8 @@ func (m *Manifest) DefinedVersions() []string {
 	return out
 }
 
-// definedVersions reads spec.versions, whose entries must not be changed.
-func definedVersions(crd *unstructured.Unstructured) []map[string]any {
+// crdVersions returns spec.versions. Callers must not modify the entries.
+func crdVersions(crd *unstructured.Unstructured) []map[string]any {
 	spec, _ := crd.Object["spec"].(map[string]any)
 	list, _ := spec["versions"].([]any)
 	var out []map[string]any

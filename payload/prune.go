@@ -3,30 +3,30 @@
 
 package payload
 
-// AlwaysPruned is how many objects may be deleted at once whatever the
-// fraction, unless that is zero: a small release can lose one of its few.
+// AlwaysPruned is the number of objects that may always be deleted at once,
+// unless the limit is 0 %. It keeps small releases from exceeding their limit
+// with a single object.
 const AlwaysPruned = 5
 
-// Leaving counts the objects that a release leaves out, of those that its set
-// holds.
-type Leaving struct {
-	// Deleted would be deleted: the set made them, and nothing protects them.
+// PruneCount counts the objects of an inventory before a prune.
+type PruneCount struct {
+	// Deleted is the number of objects that the prune would delete.
 	Deleted int
-	// Kept are named by the release.
+	// Kept is the number of objects in the release.
 	Kept int
-	// Total is the size of the set's inventory.
+	// Total is the size of the inventory.
 	Total int
 }
 
-// MayPrune decides whether so many objects may be deleted when the fraction, in
-// percent of the inventory, may be; allowed is how many may. A release that
-// keeps nothing is never meant. The precondition asks before the first write,
-// and the engine before the first deletion; the inventory has only grown by
-// then, so what the one accepts the other does.
-func MayPrune(l Leaving, fraction int) (allowed int, ok bool) {
+// MayPrune reports whether a prune is within the limit, in percent of the
+// inventory, and how many deletions are allowed. A release without objects is
+// never allowed to prune. The check is monotonic: a prune that passes the
+// precondition also passes the check before the first deletion, since applying
+// the release only adds to the inventory.
+func MayPrune(l PruneCount, maxPercent int) (allowed int, ok bool) {
 	const all = 100
-	if fraction > 0 {
-		allowed = max(AlwaysPruned, l.Total*fraction/all)
+	if maxPercent > 0 {
+		allowed = max(AlwaysPruned, l.Total*maxPercent/all)
 	}
 	if l.Kept == 0 && l.Total > 0 {
 		return 0, false

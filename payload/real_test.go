@@ -17,13 +17,13 @@ import (
 	"github.com/lockstep-dev/lockstep/test/openshift"
 )
 
-// realPayload is the payload of 30 OpenShift operators that lies beside the
-// project, or in the directory that LOCKSTEP_SHARED names.
+// realPayload returns the payload of 30 OpenShift operators in the directory
+// LOCKSTEP_SHARED, by default next to the repository.
 func realPayload(tb testing.TB) fs.FS {
 	tb.Helper()
 	tree, _, err := openshift.Payload("..")
 	if errors.Is(err, fs.ErrNotExist) {
-		tb.Skipf("the real payload isn't here: %v; set LOCKSTEP_SHARED to its directory", err)
+		tb.Skipf("real payload not found: %v; set LOCKSTEP_SHARED to its directory", err)
 	}
 	if err != nil {
 		tb.Fatal(err)
@@ -33,7 +33,7 @@ func realPayload(tb testing.TB) fs.FS {
 
 var highlyAvailable = LoadOptions{Selection: Selection{Profile: "self-managed-high-availability"}}
 
-func TestARealPayloadLoadsAsCVOLoadsIt(t *testing.T) {
+func TestARealPayloadLoadsAsInCVO(t *testing.T) {
 	p, err := LoadUnverified(realPayload(t), highlyAvailable)
 	if err != nil {
 		t.Fatal(err)
@@ -59,32 +59,31 @@ func TestARealPayloadLoadsAsCVOLoadsIt(t *testing.T) {
 		t.Errorf("kinds are %v", kinds)
 	}
 	for _, want := range []string{
-		`0000_50_csi-snapshot-controller-operator_04_serviceaccount.yaml:14 (document 1): the key "capability.openshift.io/name" stands twice`,
-		`0000_90_openshift-cluster-image-policy.yaml: the name isn't of the form`,
+		`0000_50_csi-snapshot-controller-operator_04_serviceaccount.yaml:14 (document 1): duplicate key "capability.openshift.io/name" in a mapping`,
+		`0000_90_openshift-cluster-image-policy.yaml: invalid file name`,
 		`0000_50_console-operator_node-with-s2i.yaml:1: the file starts with a byte-order mark`,
-		`0000_00_cluster-version-operator_30_deployment.yaml:1: a Go template`,
-		`0000_50_node-tuning-operator_40-rbac.yaml:116 (document 3): rbac.authorization.k8s.io ClusterRoleBinding cluster-node-tuning-operator: ClusterRoleBinding of rbac.authorization.k8s.io/v1 has no field .userNames: left out`,
-		`0000_90_cluster-update-keys_configmap_2.yaml:2 (document 1): ConfigMap openshift-config-managed/release-verification stands in`,
+		`0000_00_cluster-version-operator_30_deployment.yaml:1: Go template`,
+		`0000_50_node-tuning-operator_40-rbac.yaml:116 (document 3): rbac.authorization.k8s.io ClusterRoleBinding cluster-node-tuning-operator: ClusterRoleBinding of rbac.authorization.k8s.io/v1 has no field .userNames: removed`,
+		`0000_90_cluster-update-keys_configmap_2.yaml:2 (document 1): ConfigMap openshift-config-managed/release-verification is already defined at`,
 	} {
 		if !strings.Contains(strings.Join(p.Warnings, "\n"), want) {
-			t.Errorf("no warning has %q", want)
+			t.Errorf("no warning contains %q", want)
 		}
 	}
 	if n := strings.Count(strings.Join(p.Warnings, "\n"), "has no field"); n != 2 {
-		t.Errorf("%d manifests have fields that their kind lacks, want 2:\n%s", n, strings.Join(p.Warnings, "\n"))
+		t.Errorf("%d manifests have unknown fields, want 2:\n%s", n, strings.Join(p.Warnings, "\n"))
 	}
 }
 
-func TestARealPayloadWithoutAProfileIsRefusedForItsVariants(t *testing.T) {
+func TestARealPayloadWithoutAProfileIsRejected(t *testing.T) {
 	_, err := LoadUnverified(realPayload(t), LoadOptions{})
 	if e := refusal(t, err); !strings.Contains(e.Error(), "already") {
 		t.Errorf("error is %v", e)
 	}
 }
 
-// Every document of a real payload becomes the JSON that sigs.k8s.io/yaml
-// makes of it, which is what kubectl and CVO send.
-func TestARealPayloadDecodesAsKubernetesWouldDecodeIt(t *testing.T) {
+// kubectl and CVO send the JSON of sigs.k8s.io/yaml.
+func TestARealPayloadDecodesAsInKubernetes(t *testing.T) {
 	tree := realPayload(t)
 	names, err := manifestFiles(tree)
 	if err != nil {
@@ -101,7 +100,7 @@ func TestARealPayloadDecodesAsKubernetesWouldDecodeIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(docs) != 1 {
-			continue // The peer takes one document.
+			continue // The peer decodes a single document.
 		}
 		compared++
 		got, err := appendCanonical(nil, docs[0].content)
@@ -117,7 +116,7 @@ func TestARealPayloadDecodesAsKubernetesWouldDecodeIt(t *testing.T) {
 	}
 }
 
-// peerJSON is the peer's JSON of one document with sorted keys.
+// peerJSON returns the peer's JSON of one document with sorted keys.
 func peerJSON(t *testing.T, data []byte) []byte {
 	t.Helper()
 	converted, err := yaml.YAMLToJSON(data)

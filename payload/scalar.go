@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// resolvePlain returns the value of a plain YAML scalar by the rules of YAML
-// 1.1 as sigs.k8s.io/yaml has them, and so kubectl and the
-// cluster-version-operator: yes and on are booleans, 0777 is octal. Dates stay
-// strings. ok is false for what has no form in JSON: infinities and NaN.
+// resolvePlain returns the value of a plain YAML scalar by the YAML 1.1 rules of
+// sigs.k8s.io/yaml, kubectl and the cluster-version-operator: yes and on are
+// booleans, 0777 is octal, dates are strings. ok is false for infinities and NaN,
+// which JSON doesn't have.
 func resolvePlain(s string) (value any, ok bool) {
 	if s == "" {
 		return nil, true
@@ -27,7 +27,7 @@ func resolvePlain(s string) (value any, ok bool) {
 	}
 }
 
-// resolveWord knows the words of YAML 1.1.
+// resolveWord resolves the booleans and nulls of YAML 1.1.
 func resolveWord(s string) any {
 	switch s {
 	case "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON":
@@ -41,8 +41,7 @@ func resolveWord(s string) any {
 	}
 }
 
-// resolveNumber returns an int64, a float64 or, for what only looks like a
-// number, the string.
+// resolveNumber returns an int64 or a float64, or the string if s isn't a number.
 func resolveNumber(s string) (value any, ok bool) {
 	switch s {
 	case ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF", "-.inf", "-.Inf", "-.INF":
@@ -72,8 +71,8 @@ func resolveNumber(s string) (value any, ok bool) {
 	return s, true
 }
 
-// number returns f as an int64 where it is one: JSON has one kind of number
-// only, so that 1.0 and 1 must become the same object.
+// number returns f as an int64 if it is integral: JSON has one type of number, so
+// 1.0 and 1 must have the same canonical form.
 func number(f float64) (value any, ok bool) {
 	switch {
 	case math.IsInf(f, 0) || math.IsNaN(f):

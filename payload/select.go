@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// odd makes a warning of an oddity, or an error.
-func (p *Payload) odd(o oddity, cvo bool) error {
+// reportDeviation adds a warning for CVO payloads and returns an error for others.
+func (p *Payload) reportDeviation(o deviation, cvo bool) error {
 	if !cvo {
 		return &LoadError{Kind: ReasonInvalid, File: o.file, Document: o.number, Line: o.line, Message: o.message}
 	}
@@ -23,10 +23,10 @@ func (p *Payload) odd(o oddity, cvo bool) error {
 	return nil
 }
 
-// selectFrom fills Manifests and Skipped.
+// selectFrom sets Manifests and Skipped.
 func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
-	f := filter{Selection: opts.Selection, cvo: cvo, major: p.major(), asked: opts.Selection.asks()}
-	if err := p.settleCapabilities(s, &f, opts); err != nil {
+	f := filter{Selection: opts.Selection, cvo: cvo, major: p.major(), requested: opts.Selection.requested()}
+	if err := p.resolveCapabilities(s, &f, opts); err != nil {
 		return err
 	}
 	return p.selectAll(s, &f)
@@ -36,12 +36,12 @@ func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
 func (p *Payload) major() uint64 {
 	v, err := semver.Parse(p.Version)
 	if err != nil {
-		return 0 // It was parsed with the metadata already.
+		return 0 // Unreachable: the metadata was validated.
 	}
 	return v.Major
 }
 
-// selectAll includes or skips what was scanned.
+// selectAll includes or skips all scanned objects.
 func (p *Payload) selectAll(s *scan, f *filter) error {
 	p.warnUnpinned()
 	for i := range s.files {
@@ -62,7 +62,7 @@ func (p *Payload) selectAll(s *scan, f *filter) error {
 		if len(p.Manifests) == before || file.runLevel >= 0 {
 			continue
 		}
-		if err := p.odd(oddity{file.name, 0, 0, "the name isn't of the form 0000_<run level>_<component>_<rest>.yaml"}, f.cvo); err != nil {
+		if err := p.reportDeviation(deviation{file.name, 0, 0, "invalid file name: must have the form 0000_<run level>_<component>_<rest>.yaml"}, f.cvo); err != nil {
 			return err
 		}
 	}
@@ -80,9 +80,9 @@ func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 	}
 	reason, detail := f.exclude(e.content)
 	if e.failure != nil {
-		// CVO can't read annotations of which one isn't a string, and leaves
-		// the manifest out.
-		if reason == "" && f.cvo && (f.Profile != "" || f.every) && e.badAnnotations {
+		// CVO ignores all annotations if one isn't a string, and excludes the
+		// manifest.
+		if reason == "" && f.cvo && (f.Profile != "" || f.allVariants) && e.badAnnotations {
 			reason, detail = SkipProfile, e.failure.Error()
 		}
 		if reason == "" || !e.badAnnotations {
@@ -100,21 +100,20 @@ func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 	m := e.manifest
 	m.File, m.Document, m.Line = file.name, e.number, e.line
 	m.RunLevel, m.Component = file.runLevel, file.component
-	if err := p.knowFields(&m, f.cvo); err != nil {
+	if err := p.checkFields(&m, f.cvo); err != nil {
 		return at(err)
 	}
 	if f.cvo {
-		p.missInjection(&m)
+		p.warnInjection(&m)
 	}
 	p.Manifests = append(p.Manifests, m)
 	return nil
 }
 
-// knowFields warns of fields that a built-in kind doesn't have. CVO decodes
-// such kinds by their types, and so drops what it doesn't know; a server-side
-// apply with it would be refused. In a payload of ours they stay: the server
-// may be newer than what this program is linked with.
-func (p *Payload) knowFields(m *Manifest, cvo bool) error {
+// checkFields warns about unknown fields of built-in kinds. It removes them in
+// CVO payloads, as CVO's typed decoder does, since server-side apply would reject
+// them. Other payloads keep them: the API server may be newer than this program.
+func (p *Payload) checkFields(m *Manifest, cvo bool) error {
 	found, total := unknownIn(m.GVK, m.Object.Object, cvo)
 	if total == 0 {
 		return nil
@@ -123,9 +122,9 @@ func (p *Payload) knowFields(m *Manifest, cvo bool) error {
 	if more := total - len(found); more > 0 {
 		list += fmt.Sprintf(" and %d more", more)
 	}
-	outcome := "unless the API server is newer than this program, it refuses the object"
+	outcome := "the API server rejects the object unless it is newer than this program"
 	if cvo {
-		outcome = "left out, as CVO leaves it out"
+		outcome = "removed, as CVO does"
 		var b builder
 		if err := b.canonical(m.Object.Object); err != nil {
 			return err
@@ -136,39 +135,39 @@ func (p *Payload) knowFields(m *Manifest, cvo bool) error {
 	return nil
 }
 
-// missInjection warns of what CVO would write into the object for the cluster
-// that it runs in. Nothing is injected here: what is signed is what is applied.
-func (p *Payload) missInjection(m *Manifest) {
+// warnInjection warns about cluster settings that CVO would inject into the
+// object. Lockstep applies signed manifests unchanged.
+func (p *Payload) warnInjection(m *Manifest) {
 	annotations := annotationsOf(m.Object.Object)
 	if containers := text(annotations, cvoInjectProxy); containers != "" && m.ID.Group == "apps" && (m.ID.Kind == "Deployment" || m.ID.Kind == "DaemonSet") {
-		p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: annotation %s: the cluster's proxy isn't written into the environment of %s; set it in a layer of your own", m.ID, cvoInjectProxy, sanitize.Line(containers)))
+		p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: annotation %s is ignored: the cluster's proxy isn't injected into %s; set it in your own manifests", m.ID, cvoInjectProxy, sanitize.Line(containers)))
 	}
 	if text(annotations, cvoInjectTLS) == "true" && m.ID.Group == "" && m.ID.Kind == "ConfigMap" {
-		p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: annotation %s: the cluster's TLS settings aren't written into its configuration; it keeps what the manifest says", m.ID, cvoInjectTLS))
+		p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: annotation %s is ignored: the cluster's TLS settings aren't injected; the manifest is applied unchanged", m.ID, cvoInjectTLS))
 	}
 }
 
-// warn notes an oddity that is accepted.
+// warn adds a warning.
 func (p *Payload) warn(file string, document, line int, message string) {
 	at := &LoadError{Kind: ReasonInvalid, File: file, Document: document, Line: line, Message: message}
 	p.Warnings = append(p.Warnings, at.Error())
 }
 
 func (p *Payload) skipTemplate(file *scannedFile) {
-	p.Warnings = append(p.Warnings, file.name+":1: a Go template; it belongs to the cluster-version-operator itself and isn't applied")
+	p.Warnings = append(p.Warnings, file.name+":1: Go template of the cluster-version-operator itself; not applied")
 	if len(file.entries) == 0 {
-		p.Skipped = append(p.Skipped, Skipped{File: file.name, Document: 1, Line: 1, Reason: SkipTemplate, Detail: "a Go template"})
+		p.Skipped = append(p.Skipped, Skipped{File: file.name, Document: 1, Line: 1, Reason: SkipTemplate, Detail: "Go template"})
 	}
 	for i := range file.entries {
 		e := &file.entries[i]
-		p.Skipped = append(p.Skipped, Skipped{ID: e.manifest.ID, File: file.name, Document: e.number, Line: e.line, Reason: SkipTemplate, Detail: "a Go template"})
+		p.Skipped = append(p.Skipped, Skipped{ID: e.manifest.ID, File: file.name, Document: e.number, Line: e.line, Reason: SkipTemplate, Detail: "Go template"})
 	}
 }
 
-// duplicates refuses an identity that stands twice. For a profile CVO would
-// apply both, one after the other; there the last one is kept, which is where
-// that ends. Without a profile they are variants of which nobody chose.
-func (p *Payload) duplicates(keepLast bool) error {
+// checkDuplicates rejects two manifests of the same object. With keepLast it keeps
+// the last one, which has the same result as CVO applying both in order. Without
+// a profile, duplicates are variants that need a selection.
+func (p *Payload) checkDuplicates(keepLast bool) error {
 	last := make(map[ObjectID]int, len(p.Manifests))
 	dropped := false
 	for i := range p.Manifests {
@@ -177,14 +176,14 @@ func (p *Payload) duplicates(keepLast bool) error {
 			first := &p.Manifests[before]
 			at := &LoadError{
 				Kind: ReasonInvalid, File: m.File, Document: m.Document, Line: m.Line,
-				Message: fmt.Sprintf("%s stands in %s:%d (document %d) already", m.ID, first.File, first.Line, first.Document),
+				Message: fmt.Sprintf("%s is already defined at %s:%d (document %d)", m.ID, first.File, first.Line, first.Document),
 			}
 			if !keepLast {
-				at.Message += "; if they are variants, select one by its profile, feature set or capability"
+				at.Message += "; to use variants, select one by profile, feature set or capability"
 				return at
 			}
 			dropped = true
-			p.Warnings = append(p.Warnings, at.Error()+"; this one is applied")
+			p.Warnings = append(p.Warnings, at.Error()+"; the last manifest is applied")
 			p.Skipped = append(p.Skipped, Skipped{
 				ID: first.ID, File: first.File, Document: first.Document, Line: first.Line,
 				Reason: SkipDuplicate, Detail: fmt.Sprintf("%s:%d", m.File, m.Line),
@@ -195,12 +194,12 @@ func (p *Payload) duplicates(keepLast bool) error {
 	if !dropped {
 		return nil
 	}
-	kept := p.Manifests[:0]
+	remaining := p.Manifests[:0]
 	for i := range p.Manifests {
 		if last[p.Manifests[i].ID] == i {
-			kept = append(kept, p.Manifests[i])
+			remaining = append(remaining, p.Manifests[i])
 		}
 	}
-	p.Manifests = kept
+	p.Manifests = remaining
 	return nil
 }

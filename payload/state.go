@@ -3,24 +3,24 @@
 
 package payload
 
-// State is what the engine does with a payload; it decides the order of the
-// task graph and whether each object is waited for.
+// State is the state of the sync worker. It determines the order of the task
+// graph and which objects are waited for.
 type State int
 
-// The states, as the task graph's table has them.
+// The states.
 const (
-	// Initializing applies a first release: nothing runs yet, so all
-	// components go at once, only kinds that others need go first.
+	// Initializing installs the first release: all components in parallel, with
+	// required kinds first.
 	Initializing State = iota
-	// Updating moves from one release to another, run level by run level.
+	// Updating updates to another release, run level by run level.
 	Updating
 	// RollingBack is Updating to an older release.
 	RollingBack
-	// Reconciling keeps a level release level.
+	// Reconciling keeps a complete release in sync.
 	Reconciling
 )
 
-// String returns the name that status shows.
+// String returns the name shown in status.
 func (s State) String() string {
 	switch s {
 	case Initializing:
@@ -46,11 +46,11 @@ func ParseState(name string) (s State, ok bool) {
 	return 0, false
 }
 
-// Waits reports whether the state waits for each object to become level before
-// what depends on it is applied. Initializing waits in this way for Jobs alone,
-// and for all others once everything is applied; Reconciling doesn't wait.
+// Waits reports whether each object must be in sync and ready before dependent
+// objects are applied. Initializing does so only for Jobs, and waits for all
+// other objects at the end; Reconciling doesn't wait.
 func (s State) Waits() bool { return s == Updating || s == RollingBack }
 
-// WaitsFor reports whether the state waits for the object before it applies
-// what depends on it.
+// WaitsFor reports whether the object must be in sync and ready before dependent
+// objects are applied.
 func (s State) WaitsFor(id ObjectID) bool { return s.Waits() || s == Initializing && id.IsJob() }

@@ -12,7 +12,7 @@ import (
 
 const testMetadata = `{"kind":"cincinnati-metadata-v0","name":"platform","version":"1.4.2"}`
 
-// testTree is a payload of the given files below release-manifests.
+// testTree returns a payload with the given files in release-manifests.
 func testTree(files map[string]string) fs.FS {
 	tree := fstest.MapFS{
 		"release-manifests/release-metadata": {Data: []byte(testMetadata)},

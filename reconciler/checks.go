@@ -175,7 +175,7 @@ func (c *checks) cluster(ctx context.Context, f *precondition.Facts) error {
 	f.StoredVersions = map[string][]string{}
 	for i := range f.Target.Manifests {
 		m := &f.Target.Manifests[i]
-		if !m.Defines() || f.Unmanaged[m.ID] {
+		if !m.IsCRD() || f.Unmanaged[m.ID] {
 			continue
 		}
 		if level, err := c.engine.InSync(ctx, m); err == nil && level {

@@ -158,7 +158,7 @@ func layoutOf(t *testing.T, dir string, tree fstest.MapFS, version string) strin
 func TestASelectionIsCheckedBeforeAnythingIsOpened(t *testing.T) {
 	for _, command := range [][]string{{"inspect", "/nowhere"}, {"graph", "/nowhere"}, {"diff", "/nowhere", "/nowhere"}} {
 		_, errs, code := runCommand(t, append(append([]string{"release"}, command...), "--capabilities", "v4.99")...)
-		if code != exitInvalid || !strings.Contains(errs, `"v4.99" isn't known; want one of All, None, v4.11`) {
+		if code != exitInvalid || !strings.Contains(errs, `"v4.99": must be one of All, None, v4.11`) {
 			t.Errorf("%v: code %d, %s", command, code, errs)
 		}
 	}

@@ -76,7 +76,7 @@ func updatingRelease() v1alpha1.ClusterRelease {
 		State: "Updating", Done: 312, Total: 862, RunLevel: 30, Summary: "312/862", LastProgress: ago(10 * time.Second),
 		Blocking: []v1alpha1.Blocking{{Object: "apps Deployment web/api", Message: "2 of 3 updated\nStatus: forged", Since: ago(72 * time.Second), Deadline: &deadline}},
 	}
-	r.Status.Warnings = []string{"UnpinnedImage: images aren't named by digest: r.example/b:latest in apps Deployment web/api"}
+	r.Status.Warnings = []string{"UnpinnedImage: images not pinned by digest: r.example/b:latest in apps Deployment web/api"}
 	r.Status.Conditions = []metav1.Condition{cond("Ready", false, "Updating", "working towards 1.4.2: run level 30")}
 	return r
 }

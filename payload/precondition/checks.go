@@ -15,24 +15,24 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// maxNamed bounds how many things one message names.
+// maxNamed limits the names in one message.
 const maxNamed = 5
 
-// named joins at most maxNamed names.
-func named(names []string) string {
+// joinNames joins at most maxNamed names.
+func joinNames(names []string) string {
 	if len(names) <= maxNamed {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
 }
 
-// blocking is a violation that its name is the reason of.
+// blocking returns a blocking violation whose reason is its name.
 func blocking(name, format string, args ...any) []Violation {
 	return []Violation{{Name: name, Reason: name, Message: fmt.Sprintf(format, args...), Blocking: true}}
 }
 
-// versions returns the current and the target version; ok is false before the
-// first release or if one of them can't be compared.
+// versions returns the current and the target version. ok is false before the
+// first install or if a version is invalid.
 func (f *Facts) versions() (current, target semver.Version, ok bool) {
 	current, err := version.Parse(f.Current)
 	if err != nil || f.Target == nil {
@@ -42,72 +42,71 @@ func (f *Facts) versions() (current, target semver.Version, ok bool) {
 	return current, target, err == nil
 }
 
-// rollback allows a lower version only if the owner named it, or if it is the
-// one that was level before the current one and doesn't lead Kubernetes back
-// across a minor version: a reverted commit is the request.
+// rollback allows a lower version if spec.rollback.to names it, or if it is the
+// previous completed version and doesn't downgrade Kubernetes to another minor
+// version. Reverting a commit is enough to request the latter.
 func rollback(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || f.RollbackTo == f.Target.Version {
 		return nil
 	}
 	if target.GTE(current) {
-		return f.retreat(target)
+		return f.rollbackDuringUpdate(target)
 	}
 	if preceding := f.preceding(); preceding != f.Target.Version {
-		return blocking(Rollback, "%s is older than %s and isn't the release before it (%s); set spec.rollback.to: %s to go back to it",
-			target, current, orNone(preceding), target)
+		return blocking(Rollback, "rollback from %s to %s not allowed: the previous completed version is %s; to allow it, set spec.rollback.to: %s",
+			current, target, orNone(preceding), target)
 	}
-	if why := f.crossesBack(current, target); why != "" {
-		return blocking(Rollback, "%s, and Kubernetes doesn't go back across a minor version; if that is what is wanted all the same, set spec.rollback.to: %s", why, target)
+	if why := f.kubernetesDowngrade(current, target); why != "" {
+		return blocking(Rollback, "rollback from %s to %s not allowed: %s; rollbacks across a Kubernetes minor version require spec.rollback.to: %s", current, target, why, target)
 	}
 	return nil
 }
 
-// retreat holds back the way from an update that didn't end to what was level
-// before it, only if that update has moved the API server for sure: to strand
-// people in it on a guess would be worse.
-func (f *Facts) retreat(target semver.Version) []Violation {
+// rollbackDuringUpdate blocks a rollback of an incomplete update only if that
+// update is known to have updated the API server to another minor version.
+// Otherwise users could be stuck in a failing update.
+func (f *Facts) rollbackDuringUpdate(target semver.Version) []Violation {
 	server, known := f.server()
 	applying, err := version.Parse(f.Applying)
-	carried, unsaid := version.Parse(f.Target.Kubernetes)
-	if err != nil || unsaid != nil || !known || target.GTE(applying) || !before(carried, server) {
+	kubernetes, kubernetesErr := version.Parse(f.Target.Kubernetes)
+	if err != nil || kubernetesErr != nil || !known || target.GTE(applying) || !before(kubernetes, server) {
 		return nil
 	}
-	return blocking(Rollback, "%s carries Kubernetes %s, and %s, which is being applied, has brought %s already; Kubernetes doesn't go back across a minor version: "+
-		"go on to a patch of %[3]s, or set spec.rollback.to: %[1]s", target, carried, applying, server)
+	return blocking(Rollback, "rollback to %s not allowed: it contains Kubernetes %s, and the update to %s already installed %s; "+
+		"update to a patch of %[3]s or set spec.rollback.to: %[1]s", target, kubernetes, applying, server)
 }
 
-// crossesBack says why going back to the target would, or might, move the API
-// server to an earlier minor version; "" if it doesn't. Where a payload names
-// its component images and doesn't say which Kubernetes is among them, the
-// product's own minor version stands for it, as in OpenShift; a payload without
-// such a list carries no Kubernetes.
-func (f *Facts) crossesBack(current, target semver.Version) string {
+// kubernetesDowngrade returns why a rollback could downgrade the API server to
+// another minor version, or "". If a payload lists component images without a
+// Kubernetes version, the product's minor version is compared instead, as in
+// OpenShift. Payloads without image-references contain no Kubernetes.
+func (f *Facts) kubernetesDowngrade(current, target semver.Version) string {
 	server, known := f.server()
-	if carried, err := version.Parse(f.Target.Kubernetes); err == nil && known {
-		if before(carried, server) {
-			return fmt.Sprintf("%s carries Kubernetes %s, and %s runs", target, carried, server)
+	if kubernetes, err := version.Parse(f.Target.Kubernetes); err == nil && known {
+		if before(kubernetes, server) {
+			return fmt.Sprintf("%s contains Kubernetes %s, and the API server is %s", target, kubernetes, server)
 		}
 		return ""
 	}
 	if f.Target.Images != nil && before(target, current) {
-		return fmt.Sprintf("%s is of another minor version than %s and doesn't say which Kubernetes it carries", target, current)
+		return fmt.Sprintf("%s has another minor version than %s and doesn't declare its Kubernetes version", target, current)
 	}
 	return ""
 }
 
-// before reports whether a is of an earlier minor version than b.
+// before reports whether a has an earlier minor version than b.
 func before(a, b semver.Version) bool {
 	return a.Major < b.Major || a.Major == b.Major && a.Minor < b.Minor
 }
 
-// server is the version of the API server, if it's known.
+// server returns the version of the API server; false if unknown.
 func (f *Facts) server() (semver.Version, bool) {
 	running, err := version.Parse(f.APIServer)
 	return running, err == nil
 }
 
-// preceding is the newest completed version besides the current one.
+// preceding returns the newest completed version other than the current one.
 func (f *Facts) preceding() string {
 	for _, v := range f.Completed {
 		if v != f.Current {
@@ -119,32 +118,32 @@ func (f *Facts) preceding() string {
 
 func orNone(s string) string {
 	if s == "" {
-		return "there is none"
+		return "none"
 	}
 	return s
 }
 
-// giantHop allows one minor version at a time, no other major version, and
-// not less than the release's own minimum.
+// giantHop blocks updates that change the major version, skip a minor version or
+// start below the release's minimum version.
 func giantHop(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || target.LT(current) {
 		return nil
 	}
 	if minimum, err := version.Parse(f.Target.MinimumVersion); err == nil && current.LT(minimum) {
-		return blocking(GiantHop, "%s can be reached from %s on only, and %s runs; update to that first", target, minimum, current)
+		return blocking(GiantHop, "update from %s to %s not allowed: the release requires at least %s; update to %s first", current, target, minimum, minimum)
 	}
 	switch {
 	case target.Major != current.Major:
-		return blocking(GiantHop, "%s to %s changes the major version", current, target)
+		return blocking(GiantHop, "update from %s to %s not allowed: the major version changes", current, target)
 	case target.Minor > current.Minor+1:
-		return blocking(GiantHop, "%s to %s leaves minor versions out; update to %d.%d first", current, target, current.Major, current.Minor+1)
+		return blocking(GiantHop, "update from %s to %s not allowed: minor versions are skipped; update to %d.%d first", current, target, current.Major, current.Minor+1)
 	}
 	return nil
 }
 
-// upgradeable holds minor and major updates back while something objects; to
-// patches it is a warning.
+// upgradeable blocks minor and major updates while an object reports
+// Upgradeable=False. For patches it is a warning.
 func upgradeable(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || target.LTE(current) {
@@ -156,21 +155,21 @@ func upgradeable(f *Facts) []Violation {
 		names = append(names, fmt.Sprintf("%s (%s: %s)", b.Name, b.Reason, b.Message))
 	}
 	if !patch {
-		names = append(names, f.lagging()...)
+		names = append(names, f.laggingKubelets()...)
 	}
 	if len(names) == 0 {
 		return nil
 	}
-	out := blocking(Upgradeable, "%s can't be upgraded now: %s", current, named(names))
+	out := blocking(Upgradeable, "%s not upgradeable: %s", current, joinNames(names))
 	out[0].Blocking = !patch
 	out[0].Retriable = true
 	return out
 }
 
-// lagging says that hosts have kubelets as old as the API server allows, if the
-// target may raise that: it doesn't say which Kubernetes it carries, and is no
-// patch.
-func (f *Facts) lagging() []string {
+// laggingKubelets reports nodes whose kubelets are as old as the API server
+// supports, if the target doesn't declare its Kubernetes version and could update
+// the API server.
+func (f *Facts) laggingKubelets() []string {
 	server, known := f.server()
 	if !known || f.Target.Kubernetes != "" {
 		return nil
@@ -178,14 +177,14 @@ func (f *Facts) lagging() []string {
 	var nodes []string
 	for _, node := range slices.Sorted(maps.Keys(f.Kubelets)) {
 		kubelet, err := version.Parse(f.Kubelets[node])
-		if err == nil && kubelet.Major == server.Major && kubelet.Minor+maxKubeletAge <= server.Minor {
+		if err == nil && kubelet.Major == server.Major && kubelet.Minor+maxKubeletSkew <= server.Minor {
 			nodes = append(nodes, fmt.Sprintf("%s (%s)", node, kubelet))
 		}
 	}
 	if len(nodes) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("hosts with kubelets that are too old for a newer API server than %s: %s; update them by a patch or by their NodeOS first", server, named(nodes))}
+	return []string{fmt.Sprintf("kubelets too old for an API server newer than %s: %s; update them first with a patch or their NodeOS", server, joinNames(nodes))}
 }
 
 func versionFloor(f *Facts) []Violation {
@@ -197,25 +196,25 @@ func versionFloor(f *Facts) []Violation {
 	if err != nil || target.GTE(floor) {
 		return nil
 	}
-	return blocking(VersionFloor, "%s is below %s, the lowest version of %s that the trust policy accepts", target, floor, f.Target.Product)
+	return blocking(VersionFloor, "version %s not allowed: the trust policy's floor for %s is %s", target, f.Target.Product, floor)
 }
 
-// maxKubeletAge is how many minor versions a kubelet may be older than its
-// API server (kubernetes.io, version skew policy).
-const maxKubeletAge = 3
+// maxKubeletSkew is the number of minor versions that a kubelet may be older than
+// the API server (kubernetes.io, version skew policy).
+const maxKubeletSkew = 3
 
-// hostSkew compares the kubelets with the API server as the target would leave
-// it. If the target doesn't say which Kubernetes it carries, what is amiss now
-// is only told: it may be what the target mends.
+// hostSkew compares the kubelets with the API server of the target. If the target
+// doesn't declare its Kubernetes version, they are compared with the current API
+// server and violations are warnings, since the target may fix them.
 func hostSkew(f *Facts) []Violation {
 	server, known := f.server()
 	if !known {
 		return nil
 	}
-	where, decided := "the API server is", false
+	where, certain := "the API server", false
 	if f.Target != nil {
-		if carried, err := version.Parse(f.Target.Kubernetes); err == nil {
-			server, where, decided = carried, "the release's API server is", true
+		if kubernetes, err := version.Parse(f.Target.Kubernetes); err == nil {
+			server, where, certain = kubernetes, "the release's API server", true
 		}
 	}
 	var newer, older []string
@@ -225,65 +224,65 @@ func hostSkew(f *Facts) []Violation {
 		case err != nil:
 		case before(server, kubelet):
 			newer = append(newer, fmt.Sprintf("%s (%s)", node, kubelet))
-		case server.Major == kubelet.Major && server.Minor-kubelet.Minor > maxKubeletAge:
+		case server.Major == kubelet.Major && server.Minor-kubelet.Minor > maxKubeletSkew:
 			older = append(older, fmt.Sprintf("%s (%s)", node, kubelet))
 		}
 	}
 	var out []Violation
 	if len(newer) > 0 {
-		out = append(out, blocking(HostSkew, "kubelets may not be newer than the API server; %s %s, and newer are %s", where, server, named(newer))...)
+		out = append(out, blocking(HostSkew, "kubelets newer than %s (%s): %s", where, server, joinNames(newer))...)
 	}
 	if len(older) > 0 {
-		out = append(out, blocking(HostSkew, "kubelets may be %d minor versions older than the API server; %s %s, and too old for it are %s: bring those hosts along first",
-			maxKubeletAge, where, server, named(older))...)
+		out = append(out, blocking(HostSkew, "kubelets more than %d minor versions older than %s (%s): %s; update those hosts first",
+			maxKubeletSkew, where, server, joinNames(older))...)
 	}
 	for i := range out {
-		out[i].Blocking, out[i].Retriable = decided, true
+		out[i].Blocking, out[i].Retriable = certain, true
 	}
 	return out
 }
 
-// apiRemoval names kinds that the server doesn't know and that nothing in the
-// payload brings. Of a kind whose API service comes along nobody knows before
-// that runs.
+// apiRemoval finds kinds that neither the API server nor the payload provides. If
+// the payload contains an API service for the group and version, its kinds are
+// unknown until it runs, and the violation is a warning.
 func apiRemoval(f *Facts) []Violation {
 	if f.Serves == nil || f.Target == nil {
 		return nil
 	}
-	brought := payload.Provides(f.Target.Manifests, f.Unmanaged)
+	provided := payload.Provides(f.Target.Manifests, f.Unmanaged)
 	seen := map[string]bool{}
-	var missing, later []string
+	var missing, pending []string
 	for i := range f.Target.Manifests {
 		m := &f.Target.Manifests[i]
 		name := m.GVK.GroupVersion().String() + " " + m.GVK.Kind
-		if m.Delete || f.Unmanaged[m.ID] || seen[name] || brought.Served(m.GVK) {
+		if m.Delete || f.Unmanaged[m.ID] || seen[name] || provided.Served(m.GVK) {
 			continue
 		}
 		seen[name] = true
 		switch at := fmt.Sprintf("%s (%s:%d)", name, m.File, m.Line); {
-		case brought.Kind(m.GVK.GroupKind()):
-			missing = append(missing, at+", whose definition in the release doesn't serve this version")
+		case provided.Kind(m.GVK.GroupKind()):
+			missing = append(missing, at+" (the CRD in the release doesn't serve this version)")
 		case f.Serves(m.GVK):
-		case brought.Registered(m.GVK.GroupVersion()):
-			later = append(later, at)
+		case provided.Registered(m.GVK.GroupVersion()):
+			pending = append(pending, at)
 		default:
 			missing = append(missing, at)
 		}
 	}
 	var out []Violation
 	if len(missing) > 0 {
-		out = blocking(APIRemoval, "the API server doesn't serve %s, and the release doesn't bring them; install what defines them first, or leave the objects to people by spec.overrides", named(missing))
-		out[0].Retriable = true // What brings them may come from another release.
+		out = blocking(APIRemoval, "kinds not served: %s; install their CRDs first, or set the objects to unmanaged in spec.overrides", joinNames(missing))
+		out[0].Retriable = true // Another release may provide the kinds.
 	}
-	if len(later) > 0 {
-		out = append(out, blocking(APIRemoval, "the API server doesn't serve %s yet; whether the API service in the release will is seen when it runs", named(later))...)
+	if len(pending) > 0 {
+		out = append(out, blocking(APIRemoval, "kinds not served yet: %s; checked again once the API service in the release runs", joinNames(pending))...)
 		out[len(out)-1].Blocking = false
 	}
 	return out
 }
 
-// storedVersions finds definitions that drop a version in which objects are
-// stored: the server would refuse them amid the update.
+// storedVersions finds CRDs that drop a stored version. The API server would
+// reject them during the update.
 func storedVersions(f *Facts) []Violation {
 	if f.Target == nil {
 		return nil
@@ -292,12 +291,12 @@ func storedVersions(f *Facts) []Violation {
 	for i := range f.Target.Manifests {
 		m := &f.Target.Manifests[i]
 		stored := f.StoredVersions[m.ID.Name]
-		if !m.Defines() || f.Unmanaged[m.ID] || len(stored) == 0 {
+		if !m.IsCRD() || f.Unmanaged[m.ID] || len(stored) == 0 {
 			continue
 		}
-		kept := m.DefinedVersions()
+		defined := m.CRDVersions()
 		for _, version := range stored {
-			if !slices.Contains(kept, version) {
+			if !slices.Contains(defined, version) {
 				names = append(names, fmt.Sprintf("%s drops %s", m.ID.Name, version))
 			}
 		}
@@ -305,7 +304,7 @@ func storedVersions(f *Facts) []Violation {
 	if len(names) == 0 {
 		return nil
 	}
-	return blocking(StoredVersions, "objects are still stored in versions that the release drops: %s; migrate them and remove the versions from status.storedVersions", named(names))
+	return blocking(StoredVersions, "stored CRD versions dropped by the release: %s; migrate the objects and remove the versions from status.storedVersions", joinNames(names))
 }
 
 func ownedByOther(f *Facts) []Violation {
@@ -318,51 +317,51 @@ func ownedByOther(f *Facts) []Violation {
 	if len(names) == 0 {
 		return nil
 	}
-	return blocking(OwnedByOther, "objects belong to another set: %s; remove them there, or hand them over with lockstep.dev/adopt-from", named(names))
+	return blocking(OwnedByOther, "objects owned by another release or source: %s; remove them there or hand them over with lockstep.dev/adopt-from", joinNames(names))
 }
 
-// pruneGuard holds back a release that would delete much of what there is; the
-// engine refuses by the same rule.
+// pruneGuard blocks releases that would delete more objects than allowed. The
+// prune applies the same rule.
 func pruneGuard(f *Facts) []Violation {
 	if !f.Prune || f.Target == nil {
 		return nil
 	}
-	kept := make(map[payload.ObjectID]bool, len(f.Target.Manifests))
+	remaining := make(map[payload.ObjectID]bool, len(f.Target.Manifests))
 	for i := range f.Target.Manifests {
-		kept[f.Target.Manifests[i].ID] = true
+		remaining[f.Target.Manifests[i].ID] = true
 	}
 	var names []string
 	for _, id := range f.Prunable {
-		if !kept[id] {
+		if !remaining[id] {
 			names = append(names, id.String())
 		}
 	}
-	allowed, ok := payload.MayPrune(payload.Leaving{Deleted: len(names), Kept: len(kept), Total: f.Managed}, f.MaxPruned)
+	allowed, ok := payload.MayPrune(payload.PruneCount{Deleted: len(names), Kept: len(remaining), Total: f.Managed}, f.MaxPruned)
 	switch {
 	case ok:
 		return nil
-	case len(kept) == 0:
-		return blocking(PruneGuard, "the release has no objects, and %d are managed; to delete them all, delete the ClusterRelease with deletionPolicy: Prune", f.Managed)
+	case len(remaining) == 0:
+		return blocking(PruneGuard, "the release has no objects, but %d are managed; to delete all of them, delete the ClusterRelease with deletionPolicy: Prune", f.Managed)
 	default:
-		return blocking(PruneGuard, "%d of %d objects would be deleted, and %d %% allow %d: %s; raise spec.prune.maxPercent if that is meant",
-			len(names), f.Managed, f.MaxPruned, allowed, named(names))
+		return blocking(PruneGuard, "prune of %d of %d objects not allowed: the limit is %d (%d%%): %s; to allow it, raise spec.prune.maxPercent",
+			len(names), f.Managed, allowed, f.MaxPruned, joinNames(names))
 	}
 }
 
-// recommendedUpdate warns of an update that whoever made the release doesn't
-// name among those that it was made for.
+// recommendedUpdate warns about updates from versions that the release doesn't
+// list in its metadata.
 func recommendedUpdate(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || target.LTE(current) || len(f.Target.Previous) == 0 || slices.Contains(f.Target.Previous, f.Current) {
 		return nil
 	}
-	out := blocking(RecommendedUpdate, "%s isn't among the versions that %s names as its predecessors (%s)", current, target, named(f.Target.Previous))
+	out := blocking(RecommendedUpdate, "update from %s to %s not recommended: the release lists updates from %s", current, target, joinNames(f.Target.Previous))
 	out[0].Blocking = false
 	return out
 }
 
-// unpinnedImage warns of container images that a tag names: what runs may
-// change without a release.
+// unpinnedImage warns about container images without a digest. Their content may
+// change without a new release.
 func unpinnedImage(f *Facts) []Violation {
 	if f.Target == nil {
 		return nil
@@ -382,16 +381,16 @@ func unpinnedImage(f *Facts) []Violation {
 	if len(names) == 0 {
 		return nil
 	}
-	out := blocking(UnpinnedImage, "images aren't named by digest: %s", named(names))
+	out := blocking(UnpinnedImage, "images not pinned by digest: %s", joinNames(names))
 	out[0].Blocking = false
 	return out
 }
 
-// maxImageDepth is deeper than any pod template stands in an object.
+// maxImageDepth limits the search for pod templates in an object.
 const maxImageDepth = 12
 
-// images finds the images of containers anywhere in an object, so that custom
-// resources with pod templates count too.
+// images finds the container images in an object, including custom resources with
+// pod templates.
 func images(v any, depth int) []string {
 	if depth > maxImageDepth {
 		return nil

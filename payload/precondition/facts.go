@@ -11,79 +11,76 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// Facts are what the checks look at. A fact that couldn't be had is left at
-// its zero value, and the checks that need it find nothing.
+// Facts are the input of the checks. Unknown facts have their zero value, and the
+// checks that need them report no violation.
 type Facts struct {
-	// Target is the release that is to be applied.
+	// Target is the desired release.
 	Target *payload.Payload
-	// Current is the version that runs, "" before the first.
+	// Current is the running version, "" before the first install.
 	Current string
-	// Applying is the version that is being applied, which is Current once it
-	// is level; "" before the first.
+	// Applying is the version that is being applied, equal to Current once it is
+	// complete; "" before the first install.
 	Applying string
-	// Completed are the versions that were level once, newest first; the
-	// current one may be the first of them.
+	// Completed are the versions that completed, newest first. The first may be
+	// Current.
 	Completed []string
-	// RollbackTo is the version that the release's owner allowed to go back
-	// to, or "".
+	// RollbackTo is the version that spec.rollback.to permits, or "".
 	RollbackTo string
 	// Floor is the lowest version that the trust policy accepts, or "".
 	Floor string
-	// Blockers are parts of the cluster that say that they can't be upgraded.
+	// Blockers are objects that report Upgradeable=False.
 	Blockers []Blocker
-	// APIServer is the version of the oldest API server, such as v1.36.3.
+	// APIServer is the version of the oldest API server, such as v1.36.3, or "".
 	APIServer string
-	// Kubelets are the versions by node.
+	// Kubelets are the kubelet versions by node.
 	Kubelets map[string]string
-	// Serves tells whether the API server serves a kind; nil if unknown.
+	// Serves reports whether the API server serves a kind; nil if unknown.
 	Serves func(gvk schema.GroupVersionKind) bool
-	// StoredVersions are the versions in which objects are stored, by the
-	// name of their definition (status.storedVersions).
+	// StoredVersions is status.storedVersions by name of the CRD.
 	StoredVersions map[string][]string
-	// Owners are the owners of those objects of Target that belong to another
-	// live set.
+	// Owners are the owners of objects of Target that belong to another existing
+	// release or source.
 	Owners map[payload.ObjectID]string
-	// Unmanaged are the objects that overrides leave to people: the release
-	// doesn't touch them, whatever it says of them.
+	// Unmanaged are the objects that spec.overrides excludes from management.
 	Unmanaged map[payload.ObjectID]bool
-	// Managed is the size of the current inventory, and Prunable are those
-	// objects of it that are deleted if they leave.
+	// Managed is the size of the inventory. Prunable are the objects in it that
+	// are deleted once a release no longer contains them.
 	Managed  int
 	Prunable []payload.ObjectID
-	// Prune says that what leaves the payload will be deleted, and
-	// MaxPruned what part of Managed may be, in percent.
+	// Prune is true if removed objects are deleted. MaxPruned is the allowed part
+	// of Managed, in percent.
 	Prune     bool
 	MaxPruned int
 }
 
-// Blocker is a part of the cluster that says Upgradeable=False.
+// Blocker is an object that reports Upgradeable=False.
 type Blocker struct {
-	// Name is the object; Reason and Message are its own, cleaned.
+	// Name of the object; Reason and Message of its condition, sanitized.
 	Name, Reason, Message string
 }
 
-// check looks for one kind of violation.
+// check finds one kind of violation.
 type check func(f *Facts) []Violation
 
-// checks are all of them, in the order in which people see the violations.
+// checks returns all checks, in the order in which violations are reported.
 func checks() []check {
 	return []check{
-		rollback,          // never back but to where one came from, or where one was told to go
-		giantHop,          // one minor at a time, and from the release's minimum on
-		upgradeable,       // nothing objects
-		recommendedUpdate, // the release was made for an update from here
-		versionFloor,      // not below what the policy accepts
-		hostSkew,          // no kubelet will be newer than the API server, or too old
-		apiRemoval,        // every kind is served or comes along
-		storedVersions,    // no definition drops a version that is stored
-		ownedByOther,      // no object is another set's
-		pruneGuard,        // not too much would go
-		unpinnedImage,     // images are named by digest
+		rollback,          // rolls back to the previous version or to spec.rollback.to only
+		giantHop,          // skips no minor version and reaches the release's minimum
+		upgradeable,       // no object reports Upgradeable=False
+		recommendedUpdate, // the release supports an update from the current version
+		versionFloor,      // the version reaches the floor of the trust policy
+		hostSkew,          // no kubelet is newer than the API server, or too old
+		apiRemoval,        // every kind is served or provided
+		storedVersions,    // no CRD drops a stored version
+		ownedByOther,      // no object belongs to another release or source
+		pruneGuard,        // prune stays within its limit
+		unpinnedImage,     // images are pinned by digest
 	}
 }
 
-// Evaluate runs every check and returns all violations. Blocking ones whose
-// name is among the waivers are marked as waived and hold nothing back.
+// Evaluate runs all checks and returns all violations. Blocking violations with a
+// name in waivers are marked as waived.
 func Evaluate(f *Facts, waivers []string) []Violation {
 	var out []Violation
 	for _, c := range checks() {

@@ -1,29 +1,29 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package precondition holds the pure checks that may hold an update back.
+// Package precondition contains the checks that can block an update. They are
+// pure functions.
 //
-// Facts are gathered by the caller; Evaluate runs every check over them and
-// returns all violations at once, so that people see the whole list before
-// the first write. A blocking violation is waived by its name only; there is
-// no force that waives everything. Who may waive is decided by the caller.
+// The caller gathers Facts and authorizes waivers. Evaluate runs all checks and
+// returns all violations before the first write. Each waiver names one check;
+// nothing waives all of them.
 package precondition
 
 import "slices"
 
-// Violation is one reason against an update.
+// Violation is a failed check.
 type Violation struct {
-	// Name is the check's name, as a waiver has to give it.
+	// Name of the check, as in waivers.
 	Name string
 	// Reason is the condition reason, in CamelCase.
 	Reason string
-	// Message says what was found and wanted, and what would help.
+	// Message describes the state, its cause and the fix.
 	Message string
-	// Blocking violations hold the update back unless they are waived.
+	// Blocking violations block the update unless they are waived.
 	Blocking bool
-	// Retriable violations may go away by themselves.
+	// Retriable violations may resolve automatically.
 	Retriable bool
-	// Waived is set by Evaluate on a blocking violation that a waiver names.
+	// Waived is true for blocking violations with a waiver.
 	Waived bool
 }
 
@@ -42,7 +42,7 @@ const (
 	UnpinnedImage     = "UnpinnedImage"
 )
 
-// Blocks reports whether a violation holds the update back.
+// Blocks reports whether a violation blocks the update.
 func Blocks(violations []Violation) bool {
 	return slices.ContainsFunc(violations, func(v Violation) bool { return v.Blocking && !v.Waived })
 }

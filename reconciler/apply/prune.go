@@ -61,7 +61,7 @@ func (e *Engine) Prune(ctx context.Context, keep map[payload.ObjectID]bool, opts
 	if err := e.recallEach(ctx, gone); err != nil {
 		return result, err // Else the guard would count less than is deleted.
 	}
-	if err := guard(payload.Leaving{Deleted: len(e.deletable(gone)), Kept: total - len(gone), Total: total}, opts); err != nil {
+	if err := guard(payload.PruneCount{Deleted: len(e.deletable(gone)), Kept: total - len(gone), Total: total}, opts); err != nil {
 		return result, err
 	}
 	e.markLeaving(gone)
@@ -144,7 +144,7 @@ func levels(sorted []entry) func(yield func([]entry) bool) {
 }
 
 // guard refuses to prune more than a release may plausibly drop.
-func guard(l payload.Leaving, opts PruneOptions) error {
+func guard(l payload.PruneCount, opts PruneOptions) error {
 	allowed, ok := payload.MayPrune(l, opts.MaxPercent)
 	switch {
 	case ok || opts.All:

@@ -140,7 +140,7 @@ func TestPruneGuard(t *testing.T) {
 		"the deletion of the set needs no guard": {3, 3, PruneOptions{All: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := guard(payload.Leaving{Deleted: tc.gone, Kept: tc.total - tc.gone, Total: tc.total}, tc.opts)
+			err := guard(payload.PruneCount{Deleted: tc.gone, Kept: tc.total - tc.gone, Total: tc.total}, tc.opts)
 			if (err != nil) != tc.refused {
 				t.Errorf("guard(%d of %d) = %v", tc.gone, tc.total, err)
 			}
