@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds is the table of what Lockstep has to tell apart about the kinds
-// of objects: the order in which they are applied, what their readiness is read
-// from, how the API server counts their changes, and what deleting one entails.
-// A kind that needs special treatment anywhere has a row here.
+// Package kinds contains the properties of kinds that Lockstep treats differently:
+// the stage in which they are applied, how their readiness is evaluated, whether
+// the API server counts their changes, and what a deletion affects.
 package kinds
 
 import (
@@ -13,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// The kinds that other packages name.
+// The kinds used in other packages.
 var (
 	// Namespace is core/v1 Namespace.
 	Namespace = schema.GroupKind{Kind: "Namespace"}
@@ -56,8 +55,8 @@ const (
 	Permissions
 	// Workloads are all other objects.
 	Workloads
-	// Admission is what could block other objects while its server isn't
-	// running: webhook configurations and aggregated APIs.
+	// Admission are webhook configurations and aggregated APIs, which can block
+	// other objects until their server runs.
 	Admission
 	// Stages is the number of stages.
 	Stages
@@ -156,9 +155,9 @@ var groups = map[string]Stage{
 	"apiregistration.k8s.io":       Admission,
 }
 
-// Of returns the traits of a kind. Kinds that have no row are those of their
-// group: custom resources have a status contract and count generations, the
-// others of Kubernetes have neither.
+// Of returns the traits of a kind. Kinds without an entry have those of their
+// group: custom resources have a status and generations, other kinds of
+// Kubernetes have neither.
 func Of(gk schema.GroupKind) Traits {
 	if t, ok := table[gk]; ok {
 		return t
@@ -170,8 +169,8 @@ func Of(gk schema.GroupKind) Traits {
 	return t
 }
 
-// IsCustom reports whether a group isn't one of Kubernetes' own. Groups under
-// k8s.io are reserved for the community (KEP-1111); those of its add-ons end in
+// IsCustom reports whether a group isn't built into Kubernetes. Groups under k8s.io
+// are reserved for Kubernetes (KEP-1111), except for those of add-ons under
 // x-k8s.io.
 func IsCustom(group string) bool {
 	return strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") || strings.HasSuffix(group, ".x-k8s.io")

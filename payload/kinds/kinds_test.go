@@ -39,15 +39,13 @@ func TestKindsWithoutARowAreThoseOfTheirGroup(t *testing.T) {
 	}
 }
 
-// What contains other objects, or data, is never pruned without consent, and
-// exists before what is in it.
 func TestKindsThatContainOthersNeedConsentAndComeFirst(t *testing.T) {
 	for gk, traits := range table {
 		if traits.Contains > 0 && (!traits.Consent || traits.Stage != Foundations) {
 			t.Errorf("%s contains other objects, but is pruned without consent or applied in stage %d", gk, traits.Stage)
 		}
 		if traits.Health != Kstatus && traits.Health != ServiceHealth && !traits.Body {
-			t.Errorf("the health of %s is read from its body, which isn't kept", gk)
+			t.Errorf("the health of %s is read from its body, which isn't cached", gk)
 		}
 	}
 }

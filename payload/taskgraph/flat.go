@@ -17,33 +17,32 @@ func stageOf(m *payload.Manifest) kinds.Stage {
 	return kinds.Of(m.ID.GroupKind()).Stage
 }
 
-// needs links each manifest's node to those of its namespace and its
-// definition, where the payload carries them. nodeOf is -1 for none.
-func (b *builder) needs(nodeOf []int) {
-	namespaces, definitions := b.providers()
+// addDependencies makes each manifest wait for its namespace and its CRD if the
+// payload contains them.
+func (b *builder) addDependencies(nodeOf []int) {
+	namespaces, crds := b.providers()
 	for i := range b.manifests {
 		m := &b.manifests[i]
 		if stageOf(m) == kinds.Foundations {
-			continue // They have no namespace; one that claims to could close a cycle.
+			continue // Cluster-scoped; a namespace set by mistake could cause a cycle.
 		}
 		if provider, ok := namespaces[m.ID.Namespace]; ok && m.ID.Namespace != "" {
-			b.need(nodeOf, provider, i)
+			b.depend(nodeOf, provider, i)
 		}
-		if provider, ok := definitions[[2]string{m.ID.Group, m.ID.Kind}]; ok {
-			b.need(nodeOf, provider, i)
+		if provider, ok := crds[[2]string{m.ID.Group, m.ID.Kind}]; ok {
+			b.depend(nodeOf, provider, i)
 		}
 	}
 }
 
-// need makes the user wait for its provider.
-func (b *builder) need(nodeOf []int, provider, user int) {
+// depend makes the user wait for its provider.
+func (b *builder) depend(nodeOf []int, provider, user int) {
 	b.link(nodeOf[provider], nodeOf[user], false)
 }
 
-// providers finds the namespaces by name and the definitions by the group and
-// kind that they define.
-func (b *builder) providers() (namespaces map[string]int, definitions map[[2]string]int) {
-	namespaces, definitions = map[string]int{}, map[[2]string]int{}
+// providers returns the namespaces by name and the CRDs by group and kind.
+func (b *builder) providers() (namespaces map[string]int, crds map[[2]string]int) {
+	namespaces, crds = map[string]int{}, map[[2]string]int{}
 	for i := range b.manifests {
 		m := &b.manifests[i]
 		switch {
@@ -51,39 +50,38 @@ func (b *builder) providers() (namespaces map[string]int, definitions map[[2]str
 		case m.ID.GroupKind() == kinds.Namespace:
 			namespaces[m.ID.Name] = i
 		case m.ID.GroupKind() == kinds.CustomResourceDefinition:
-			if group, kind, ok := defined(m); ok {
-				definitions[[2]string{group, kind}] = i
+			if group, kind, ok := crdKind(m); ok {
+				crds[[2]string{group, kind}] = i
 			}
 		}
 	}
-	return namespaces, definitions
+	return namespaces, crds
 }
 
-// defined returns the group and kind that a definition defines.
-func defined(m *payload.Manifest) (group, kind string, ok bool) {
+// crdKind returns the group and kind that a CRD defines.
+func crdKind(m *payload.Manifest) (group, kind string, ok bool) {
 	spec, _ := m.Object.Object["spec"].(map[string]any)
 	names, _ := spec["names"].(map[string]any)
 	group, _ = spec["group"].(string)
 	kind, _ = names["kind"].(string)
-	// A definition of definitions would be a cycle; the server refuses it.
+	// A CRD for CRDs would be a cycle; the API server rejects it.
 	return group, kind, group != "" && kind != "" && group != "apiextensions.k8s.io"
 }
 
-// initialize gives each manifest a node of its own, so that nothing waits but
-// for what it needs. Foundations come first in the order of nodes, which is
-// the order in which ready ones are started.
+// initialize adds one node per manifest, so that each waits only for its
+// dependencies. Ready nodes start in the order of nodes: foundations come first.
 func (b *builder) initialize() {
 	nodeOf := make([]int, len(b.manifests))
 	byComponent := map[string][]int{}
 	var components []string
-	for pass := range 2 {
+	for _, foundations := range []bool{true, false} {
 		for i := range b.manifests {
 			m := &b.manifests[i]
-			if (stageOf(m) == kinds.Foundations) != (pass == 0) {
+			if (stageOf(m) == kinds.Foundations) != foundations {
 				continue
 			}
 			nodeOf[i] = b.single(i)
-			if pass == 0 {
+			if foundations {
 				continue
 			}
 			if _, known := byComponent[m.Component]; !known {
@@ -95,18 +93,17 @@ func (b *builder) initialize() {
 	for _, name := range components {
 		b.stagesOf(name, byComponent[name], nodeOf)
 	}
-	b.needs(nodeOf)
+	b.addDependencies(nodeOf)
 }
 
-// single adds a node of one manifest.
+// single adds a node with one manifest.
 func (b *builder) single(i int) int {
 	m := &b.manifests[i]
 	return b.node(strconv.Itoa(m.RunLevel)+"/"+m.Component, m.RunLevel, m.Component, i)
 }
 
-// stagesOf links the manifests of one component: segments end at Jobs, and
-// inside a segment the stages follow each other softly, for a Role that is
-// refused is no reason to leave the Service out.
+// stagesOf links the manifests of one component. Segments end at Jobs. Stages of
+// a segment have soft edges: a rejected Role doesn't block the Service.
 func (b *builder) stagesOf(component string, tasks, nodeOf []int) {
 	gate := -1
 	for len(tasks) > 0 {
@@ -130,8 +127,8 @@ func (b *builder) stagesOf(component string, tasks, nodeOf []int) {
 	}
 }
 
-// segment links the stages of manifests between two Jobs. gate is the Job
-// before them, or -1; the result is what the next Job has to wait for, or -1.
+// segment links the stages of the manifests between two Jobs. gate is the
+// previous Job or -1. It returns the node that the next Job waits for, or -1.
 func (b *builder) segment(component string, tasks, nodeOf []int, gate int) int {
 	var byStage [kinds.Stages][]int
 	for _, i := range tasks {
@@ -155,25 +152,24 @@ func (b *builder) segment(component string, tasks, nodeOf []int, gate int) int {
 	return before
 }
 
-// turns is how many attempts share one permutation.
-const turns = 8
+// attemptsPerShuffle is the number of attempts with the same permutation.
+const attemptsPerShuffle = 8
 
-// reconcile gives each manifest a node of its own, in a permuted order; only
-// needs are kept, so that a namespace that somebody deleted comes back before
-// what was in it.
+// reconcile adds one node per manifest, in permuted order. Dependencies remain, so
+// that a deleted namespace is recreated before its objects.
 func (b *builder) reconcile(order Order) {
 	n := len(b.manifests)
 	permuted := make([]int, n)
 	for i := range permuted {
 		permuted[i] = i
 	}
-	round, turn := uint64(max(order.Attempt, 0)/turns), max(order.Attempt, 0)%turns
+	round, turn := uint64(max(order.Attempt, 0)/attemptsPerShuffle), max(order.Attempt, 0)%attemptsPerShuffle
 	random := rand.New(rand.NewPCG(order.Seed, round)) //nolint:gosec // An order is no secret.
 	random.Shuffle(n, func(i, j int) { permuted[i], permuted[j] = permuted[j], permuted[i] })
 	nodeOf := make([]int, n)
 	for k := range n {
-		i := permuted[(k+turn*n/turns)%n]
+		i := permuted[(k+turn*n/attemptsPerShuffle)%n]
 		nodeOf[i] = b.single(i)
 	}
-	b.needs(nodeOf)
+	b.addDependencies(nodeOf)
 }

@@ -4,34 +4,31 @@
 // Package taskgraph orders the manifests of a payload into a graph and walks
 // it with bounded workers.
 //
-// The order depends on the state. Updating and RollingBack go run level by
-// run level; inside a level the components run in parallel, inside a
-// component the manifests one after the other. Initializing and Reconciling
-// know no levels, only what needs what: an object its namespace and its
-// definition, and at first everything its component's permissions. Building
-// and walking take time in proportion to nodes and edges.
+// The order depends on the state. Updating and RollingBack apply run level by run
+// level: components of a run level in parallel, manifests of a component in
+// sequence. Initializing and Reconciling ignore run levels: objects only wait for
+// their namespace and CRD, and in Initializing also for earlier stages of their
+// component. Building and walking take time proportional to nodes and edges.
 package taskgraph
 
 import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// Order seeds the permutation of a Reconciling graph.
+// Order determines the permutation of a Reconciling graph.
 type Order struct {
-	// Seed chooses the permutation, Attempt turns it: with each attempt
-	// another part of the payload comes first, so that one broken component
-	// can't always hide the same others.
+	// Seed selects the permutation and Attempt rotates it. Each attempt starts
+	// with another part of the payload, so that a failing component doesn't
+	// always delay the same others.
 	Seed    uint64
 	Attempt int
 }
 
-// Node is a number of manifests that are applied one after the other. A node
-// without manifests is a barrier.
+// Node is a sequence of manifests. A node without manifests is a barrier.
 type Node struct {
-	// Name is for people: "30/monitoring".
+	// Name for display, such as "30/monitoring".
 	Name string
-	// RunLevel and Component are those of its manifests, -1 and "" for a
-	// barrier.
+	// RunLevel and Component of the manifests; -1 and "" for a barrier.
 	RunLevel  int
 	Component string
 
@@ -40,23 +37,23 @@ type Node struct {
 	in    int
 }
 
-// edge leads to a node that starts later. A soft one only orders: the failure
-// of the one doesn't keep the other from running.
+// edge points to a node that starts later. A soft edge only orders: a failure of
+// the first node doesn't block the second.
 type edge struct {
 	to   int
 	soft bool
 }
 
-// Graph is an acyclic order of manifests. It is immutable once built and may
-// be walked any number of times.
+// Graph is an acyclic graph of manifests. It is immutable and safe for concurrent
+// use.
 type Graph struct {
 	state     payload.State
 	manifests []payload.Manifest
 	nodes     []Node
 }
 
-// Build orders manifests for a state. It keeps manifests, which must not
-// change afterwards.
+// Build orders manifests for a state. It retains manifests, which callers must
+// not modify afterwards.
 func Build(manifests []payload.Manifest, state payload.State, order Order) *Graph {
 	b := &builder{Graph: &Graph{state: state, manifests: manifests, nodes: make([]Node, 0, len(manifests))}}
 	switch state {
@@ -75,7 +72,7 @@ func Build(manifests []payload.Manifest, state payload.State, order Order) *Grap
 // Len returns the number of manifests.
 func (g *Graph) Len() int { return len(g.manifests) }
 
-// State returns the state that the graph was built for.
+// State returns the state of the graph.
 func (g *Graph) State() payload.State { return g.state }
 
 // builder adds nodes and edges to a graph.
@@ -83,7 +80,7 @@ type builder struct {
 	*Graph
 }
 
-// node adds a node of the given manifests.
+// node adds a node with the given manifests.
 func (b *builder) node(name string, level int, component string, tasks ...int) int {
 	b.nodes = append(b.nodes, Node{Name: name, RunLevel: level, Component: component, tasks: tasks})
 	return len(b.nodes) - 1
@@ -92,15 +89,14 @@ func (b *builder) node(name string, level int, component string, tasks ...int) i
 // barrier adds a node without manifests.
 func (b *builder) barrier(name string) int { return b.node(name, -1, "") }
 
-// link makes to wait for from.
+// link adds an edge: to waits for from.
 func (b *builder) link(from, to int, soft bool) {
 	b.nodes[from].out = append(b.nodes[from].out, edge{to, soft})
 	b.nodes[to].in++
 }
 
-// linkAll makes each of to wait for all of from. Where both are many, a
-// barrier between them keeps the number of edges their sum and not their
-// product.
+// linkAll makes each node of to wait for all nodes of from. With a barrier
+// between them, the number of edges is their sum instead of their product.
 func (b *builder) linkAll(from, to []int, name string) {
 	if len(from) > 1 && len(to) > 1 {
 		gate := b.barrier(name)
@@ -116,8 +112,8 @@ func (b *builder) linkAll(from, to []int, name string) {
 	}
 }
 
-// isJob reports whether the manifest is a batch Job: what follows it in its
-// component may rely on what it did.
+// isJob reports whether the manifest is a batch Job to apply. Later manifests of
+// the component may depend on its result.
 func isJob(m *payload.Manifest) bool {
 	return m.ID.IsJob() && !m.Delete
 }

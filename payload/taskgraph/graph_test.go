@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// manifest is "level/component Kind namespace/name".
+// manifest parses "run level/component Kind namespace/name".
 func manifest(tb testing.TB, spec string) payload.Manifest {
 	tb.Helper()
 	fields := strings.Fields(spec)
@@ -80,7 +80,7 @@ func walked(t *testing.T, g *Graph, fail ...string) ([]string, Result) {
 	return order, r
 }
 
-func TestUpdatingGoesLevelByLevel(t *testing.T) {
+func TestUpdatingAppliesRunLevelByRunLevel(t *testing.T) {
 	ms := manifests(t, "10/b ConfigMap b1", "10/b ConfigMap b2", "20/c ConfigMap c1", "00/a ConfigMap a1", "10/d ConfigMap d1", "20/b ConfigMap b3")
 	order, r := walked(t, Build(ms, payload.Updating, Order{}))
 	if diff := cmp.Diff([]string{"a1", "b1", "b2", "d1", "c1", "b3"}, order); diff != "" || !r.Complete() {
@@ -88,7 +88,7 @@ func TestUpdatingGoesLevelByLevel(t *testing.T) {
 	}
 }
 
-func TestAFileWithoutALevelKeepsItsPlace(t *testing.T) {
+func TestAFileWithoutARunLevelKeepsItsPosition(t *testing.T) {
 	ms := manifests(t, "10/a ConfigMap a", "20/b ConfigMap b", "-1/x ConfigMap x", "30/c ConfigMap c")
 	order, _ := walked(t, Build(ms, payload.Updating, Order{}))
 	if diff := cmp.Diff([]string{"a", "b", "x", "c"}, order); diff != "" {
@@ -96,7 +96,7 @@ func TestAFileWithoutALevelKeepsItsPlace(t *testing.T) {
 	}
 }
 
-func TestAFailureBlocksWhatDependsOnItAndNothingElse(t *testing.T) {
+func TestAFailureBlocksOnlyDependentManifests(t *testing.T) {
 	ms := manifests(t, "10/a ConfigMap a1", "10/a ConfigMap a2", "10/b ConfigMap b1", "20/c ConfigMap c1")
 	order, r := walked(t, Build(ms, payload.Updating, Order{}), "a1")
 	if diff := cmp.Diff([]string{"a1", "b1"}, order); diff != "" {
@@ -117,7 +117,7 @@ func TestAJobIsABarrierInItsComponent(t *testing.T) {
 	}
 }
 
-func TestInitializingAppliesWhatOthersNeedFirst(t *testing.T) {
+func TestInitializingAppliesDependenciesFirst(t *testing.T) {
 	ms := manifests(t,
 		"10/a ValidatingWebhookConfiguration hook", "10/a Deployment web/api", "10/a Role web/role", "90/b Widget other/widget",
 		"95/c CustomResourceDefinition Widget", "95/c Namespace web", "95/c ConfigMap web/late")
@@ -132,7 +132,7 @@ func TestInitializingAppliesWhatOthersNeedFirst(t *testing.T) {
 	}
 }
 
-func TestInitializingGoesOnBesideAFailure(t *testing.T) {
+func TestInitializingContinuesAfterAFailure(t *testing.T) {
 	ms := manifests(t, "10/a Role web/role", "10/a Deployment web/api", "10/a Namespace gone", "10/a ConfigMap gone/c", "10/a ConfigMap web/d")
 	order, r := walked(t, Build(ms, payload.Initializing, Order{}), "role", "gone")
 	if !slices.Contains(order, "api") || !slices.Contains(order, "d") || slices.Contains(order, "c") || r.Blocked != 1 {
@@ -140,7 +140,7 @@ func TestInitializingGoesOnBesideAFailure(t *testing.T) {
 	}
 }
 
-func TestRollingBackStartsWithWhatIsMarked(t *testing.T) {
+func TestRollingBackStartsWithRollbackFirst(t *testing.T) {
 	ms := manifests(t, "00/a ConfigMap a", "80/os NodeOS lockstep-system/workers", "90/b ConfigMap b")
 	order, r := walked(t, Build(ms, payload.RollingBack, Order{}))
 	if diff := cmp.Diff([]string{"workers", "a", "b"}, order); diff != "" || !r.Complete() {
@@ -148,27 +148,27 @@ func TestRollingBackStartsWithWhatIsMarked(t *testing.T) {
 	}
 	order, _ = walked(t, Build(ms, payload.RollingBack, Order{}), "workers")
 	if len(order) != 1 {
-		t.Errorf("after a failure %v went on", order)
+		t.Errorf("applied after a failure: %v", order)
 	}
 }
 
-func TestReconcilingTurnsTheOrderWithEachAttempt(t *testing.T) {
+func TestReconcilingRotatesTheOrderWithEachAttempt(t *testing.T) {
 	var specs []string
 	for i := range 64 {
 		specs = append(specs, fmt.Sprintf("10/a ConfigMap c%d", i))
 	}
 	ms := manifests(t, specs...)
 	first := map[string]bool{}
-	for attempt := range 2 * turns {
+	for attempt := range 2 * attemptsPerShuffle {
 		order, _ := walked(t, Build(ms, payload.Reconciling, Order{Seed: 7, Attempt: attempt}))
 		again, _ := walked(t, Build(ms, payload.Reconciling, Order{Seed: 7, Attempt: attempt}))
 		if !slices.Equal(order, again) {
-			t.Errorf("attempt %d has two orders", attempt)
+			t.Errorf("attempt %d has different orders", attempt)
 		}
 		first[order[0]] = true
 	}
-	if len(first) < turns {
-		t.Errorf("%d different first manifests in %d attempts, want at least %d", len(first), 2*turns, turns)
+	if len(first) < attemptsPerShuffle {
+		t.Errorf("%d different first manifests in %d attempts, want at least %d", len(first), 2*attemptsPerShuffle, attemptsPerShuffle)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestAWalkEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestAnEmptyGraphIsWalked(t *testing.T) {
+func TestAWalkOfAnEmptyGraphIsComplete(t *testing.T) {
 	if r := Walk(t.Context(), Build(nil, payload.Updating, Order{}), 4, nil); !r.Complete() {
 		t.Errorf("result %+v", r)
 	}
@@ -192,8 +192,8 @@ func TestAnEmptyGraphIsWalked(t *testing.T) {
 
 var allStates = []payload.State{payload.Initializing, payload.Updating, payload.RollingBack, payload.Reconciling}
 
-// drawManifests draws a payload of a few namespaces, definitions, components
-// and levels, with marked ones among them.
+// drawManifests draws a payload of a few namespaces, CRDs, components and run
+// levels, some with rollback-first.
 func drawManifests(tb testing.TB, t *rapid.T) []payload.Manifest {
 	tb.Helper()
 	kinds := []string{"Namespace", "CustomResourceDefinition", "Role", "ServiceAccount", "Deployment", "Job", "ConfigMap", "NodeOS", "K0", "K1", "ValidatingWebhookConfiguration"}
@@ -266,7 +266,7 @@ func TestAFailedWalkAccountsForEveryManifest(t *testing.T) {
 	})
 }
 
-func TestLevelsAreBarriers(t *testing.T) {
+func TestRunLevelsAreBarriers(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		ms := drawManifests(t, r)
 		g := Build(ms, payload.Updating, Order{})
@@ -279,7 +279,7 @@ func TestLevelsAreBarriers(t *testing.T) {
 		highest := -1
 		Walk(t.Context(), g, 1, func(_ context.Context, m *payload.Manifest) error {
 			if levelOf[m] < highest {
-				r.Fatalf("%s of level %d after level %d", m.ID, levelOf[m], highest)
+				r.Fatalf("%s of run level %d after run level %d", m.ID, levelOf[m], highest)
 			}
 			highest = levelOf[m]
 			return nil
@@ -287,7 +287,7 @@ func TestLevelsAreBarriers(t *testing.T) {
 	})
 }
 
-func TestEdgesGrowWithTheSumOfTheLevels(t *testing.T) {
+func TestEdgesGrowLinearlyWithManifests(t *testing.T) {
 	var specs []string
 	for level := range 4 {
 		for component := range 500 {

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// effectiveLevels returns the run level of each manifest. One whose file name
-// has none keeps the place that its name has among the others, as in CVO.
+// effectiveLevels returns the run level of each manifest. Manifests without one
+// have that of the previous file by name, as in CVO.
 func (b *builder) effectiveLevels() []int {
 	levels := make([]int, len(b.manifests))
 	current := 0
@@ -23,8 +23,8 @@ func (b *builder) effectiveLevels() []int {
 	return levels
 }
 
-// levels adds a chain of run levels. Manifests of which skip holds are left
-// out; it may be nil. The returned nodes are those of the first level.
+// levels adds a chain of run levels, without the manifests for which skip returns
+// true; skip may be nil. It returns the nodes of the first run level.
 func (b *builder) levels(levels []int, skip func(i int) bool) []int {
 	order := make([]int, 0, len(levels))
 	for i := range levels {
@@ -51,8 +51,8 @@ func (b *builder) levels(levels []int, skip func(i int) bool) []int {
 	return first
 }
 
-// level adds the components of one run level and returns the first and the
-// last nodes of each.
+// level adds the components of one run level and returns their first and last
+// nodes.
 func (b *builder) level(level int, tasks []int) (starts, ends []int) {
 	var names []string
 	components := map[string][]int{}
@@ -70,8 +70,8 @@ func (b *builder) level(level int, tasks []int) (starts, ends []int) {
 	return starts, ends
 }
 
-// component adds the manifests of one component, one node up to each Job, one
-// for the Job and one for what follows.
+// component adds the manifests of one component: a node for each Job, and one for
+// the manifests before and after it.
 func (b *builder) component(level int, name string, tasks []int) (start, end int) {
 	start, end = -1, -1
 	label := strconv.Itoa(level) + "/" + name
@@ -94,8 +94,8 @@ func (b *builder) component(level int, name string, tasks []int) (start, end int
 	return start, end
 }
 
-// rollBack puts what is marked rollback-first before all levels: the hosts'
-// systems go back before the software that the newer ones may rely on.
+// rollBack applies manifests marked rollback-first before all run levels: nodes
+// roll back their OS before software that the newer OS may require.
 func (b *builder) rollBack() {
 	levels := b.effectiveLevels()
 	marked := func(i int) bool { return b.manifests[i].RollbackFirst }

@@ -15,13 +15,13 @@ import (
 	"github.com/lockstep-dev/lockstep/test/openshift"
 )
 
-// realPayload is the payload of 30 OpenShift operators that lies beside the
-// project, or in the directory that LOCKSTEP_SHARED names.
+// realPayload returns the payload of 30 OpenShift operators in the directory
+// LOCKSTEP_SHARED, by default next to the repository.
 func realPayload(t *testing.T) fs.FS {
 	t.Helper()
 	tree, _, err := openshift.Payload(filepath.Join("..", ".."))
 	if errors.Is(err, fs.ErrNotExist) {
-		t.Skipf("the real payload isn't here: %v; set LOCKSTEP_SHARED to its directory", err)
+		t.Skipf("real payload not found: %v; set LOCKSTEP_SHARED to its directory", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -29,18 +29,17 @@ func realPayload(t *testing.T) fs.FS {
 	return tree
 }
 
-// The nodes, the barriers between wide levels and the largest node are those
-// that CVO makes of the same payload.
-func TestARealPayloadHasTheShapeThatCVOGivesIt(t *testing.T) {
+// CVO has the same nodes, barriers between run levels and largest node.
+func TestTheGraphOfARealPayloadMatchesCVO(t *testing.T) {
 	p, err := payload.LoadUnverified(realPayload(t), payload.LoadOptions{Selection: payload.Selection{Profile: "self-managed-high-availability"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := Build(p.Manifests, payload.Updating, Order{})
-	if diff := cmp.Diff(Shape{Tasks: 859, Nodes: 80, Depth: 14, Largest: 86}, g.Shape()); diff != "" {
-		t.Errorf("shape (-want +got):\n%s", diff)
+	if diff := cmp.Diff(Summary{Tasks: 859, Nodes: 80, Depth: 14, Largest: 86}, g.Summary()); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
 	}
-	if barriers := len(g.nodes) - g.Shape().Nodes; barriers != 4 {
+	if barriers := len(g.nodes) - g.Summary().Nodes; barriers != 4 {
 		t.Errorf("%d barriers, want 4", barriers)
 	}
 }

@@ -11,20 +11,19 @@ import (
 	"strings"
 )
 
-// Shape is the size of a graph.
-type Shape struct {
-	// Tasks are the manifests, Nodes those nodes that have some.
+// Summary contains the sizes of a graph.
+type Summary struct {
+	// Tasks is the number of manifests, Nodes that of nodes with manifests.
 	Tasks, Nodes int
-	// Depth is the number of nodes on the longest way through the graph,
-	// barriers left out.
+	// Depth is the number of nodes on the longest path, without barriers.
 	Depth int
 	// Largest is the number of manifests of the largest node.
 	Largest int
 }
 
-// Shape measures the graph.
-func (g *Graph) Shape() Shape {
-	s := Shape{Tasks: len(g.manifests)}
+// Summary returns the sizes of the graph.
+func (g *Graph) Summary() Summary {
+	s := Summary{Tasks: len(g.manifests)}
 	depth := g.depths()
 	for i := range g.nodes {
 		n := len(g.nodes[i].tasks)
@@ -36,8 +35,8 @@ func (g *Graph) Shape() Shape {
 	return s
 }
 
-// depths returns for each node how many nodes with manifests the longest way
-// to it has, itself included.
+// depths returns for each node the number of nodes with manifests on the longest
+// path to it, including itself.
 func (g *Graph) depths() []int {
 	depth, waiting := make([]int, len(g.nodes)), make([]int, len(g.nodes))
 	var ready []int
@@ -62,14 +61,14 @@ func (g *Graph) depths() []int {
 	return depth
 }
 
-// WriteText lists the nodes by the step in which they may run, one line each:
-// how many manifests, and which component.
+// WriteText lists the nodes by step, one per line, with their component, number
+// of manifests and kinds.
 func (g *Graph) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
-	shape := g.Shape()
-	fmt.Fprintf(out, "%s: %d manifests in %d nodes, %d deep, the largest has %d\n", g.state, shape.Tasks, shape.Nodes, shape.Depth, shape.Largest)
+	summary := g.Summary()
+	fmt.Fprintf(out, "%s: %d manifests in %d nodes, %d deep, the largest has %d\n", g.state, summary.Tasks, summary.Nodes, summary.Depth, summary.Largest)
 	depth := g.depths()
-	steps := make([][]int, shape.Depth+1)
+	steps := make([][]int, summary.Depth+1)
 	for i := range g.nodes {
 		if len(g.nodes[i].tasks) > 0 {
 			steps[depth[i]] = append(steps[depth[i]], i)
@@ -88,7 +87,7 @@ func (g *Graph) WriteText(w io.Writer) error {
 	return out.Flush()
 }
 
-// kinds counts the kinds of a node in the order in which they first appear.
+// kinds counts the kinds of a node, in order of first appearance.
 func (g *Graph) kinds(n *Node) string {
 	if len(n.tasks) == 1 {
 		return g.manifests[n.tasks[0]].ID.String()
@@ -111,7 +110,7 @@ func (g *Graph) kinds(n *Node) string {
 	return strings.Join(parts, ", ")
 }
 
-// WriteDOT writes the graph for graphviz: dot -Tsvg.
+// WriteDOT writes the graph in Graphviz format, for dot -Tsvg.
 func (g *Graph) WriteDOT(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "digraph %q {\n  rankdir=LR\n  node [shape=box]\n", g.state)
@@ -145,5 +144,5 @@ func (g *Graph) WriteDOT(w io.Writer) error {
 	return out.Flush()
 }
 
-// maxListed bounds the manifests in a node's tooltip.
+// maxListed limits the manifests in a node's tooltip.
 const maxListed = 100

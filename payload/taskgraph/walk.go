@@ -12,34 +12,34 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// Failure is a manifest that couldn't be applied.
+// Failure is a manifest that failed to apply.
 type Failure struct {
 	Manifest *payload.Manifest
 	Err      error
-	// index is the manifest's place in the payload.
+	// index of the manifest in the payload.
 	index int
 }
 
-// Result is what became of a walk.
+// Result is the result of a walk.
 type Result struct {
-	// Done counts the manifests that were applied.
+	// Done is the number of applied manifests.
 	Done int
-	// Failures are in payload order.
+	// Failures in payload order.
 	Failures []Failure
-	// Blocked counts manifests that weren't tried because one before them
-	// failed; Unreached those that weren't because the context ended.
+	// Blocked is the number of manifests not tried because of an earlier failure,
+	// Unreached of those not tried because the context ended.
 	Blocked, Unreached int
 }
 
-// Complete reports that every manifest was applied.
+// Complete reports whether all manifests were applied.
 func (r Result) Complete() bool {
 	return len(r.Failures) == 0 && r.Blocked == 0 && r.Unreached == 0
 }
 
-// Walk calls do for each manifest in an order that the graph allows, by at
-// most workers goroutines, and returns when all have ended. A failure ends
-// its node and keeps what depends on it from running; everything else goes
-// on. When ctx ends, no further manifest is started.
+// Walk calls do for each manifest in the order of the graph, in at most workers
+// goroutines, and returns when all have finished. A failure stops its node and
+// blocks dependent nodes; all others continue. Once ctx ends, no further manifest
+// is started.
 func Walk(ctx context.Context, g *Graph, workers int, do func(ctx context.Context, m *payload.Manifest) error) Result {
 	w := &walker{graph: g, do: do, waiting: make([]int, len(g.nodes)), blocked: make([]bool, len(g.nodes)), left: len(g.nodes)}
 	w.wake.L = &w.mu
@@ -58,8 +58,7 @@ func Walk(ctx context.Context, g *Graph, workers int, do func(ctx context.Contex
 	return w.result
 }
 
-// walker is one walk. The ready list is a queue: nodes are appended at its
-// end and taken from next on.
+// walker is one walk. ready is a queue; next is the index of its head.
 type walker struct {
 	graph *Graph
 	do    func(ctx context.Context, m *payload.Manifest) error
@@ -69,13 +68,13 @@ type walker struct {
 	ready   []int
 	next    int
 	waiting []int
-	// blocked nodes depend on one that failed.
+	// blocked nodes depend on a failed node.
 	blocked []bool
 	left    int
 	result  Result
 }
 
-// work takes ready nodes until none is left.
+// work runs ready nodes until all have finished.
 func (w *walker) work(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,7 +92,7 @@ func (w *walker) work(ctx context.Context) {
 	}
 }
 
-// run applies the manifests of a node; it gives the lock up meanwhile.
+// run applies the manifests of a node. It releases the lock meanwhile.
 func (w *walker) run(ctx context.Context, n int) (ok bool) {
 	node := &w.graph.nodes[n]
 	if w.blocked[n] {
@@ -119,7 +118,8 @@ func (w *walker) run(ctx context.Context, n int) (ok bool) {
 	return true
 }
 
-// finish counts the node off and makes those ready that waited for it only.
+// finish marks a node as finished and adds nodes without further dependencies to
+// the queue.
 func (w *walker) finish(n int, ok bool) {
 	for _, e := range w.graph.nodes[n].out {
 		if !ok && !e.soft {

@@ -16,7 +16,7 @@ import (
 // beside the bare loop, which only applies foundations first.
 func releaseRows(ctx context.Context, b *bench) ([]result, error) {
 	var byLevel, flat, bare []cost
-	var form taskgraph.Shape
+	var form taskgraph.Summary
 	rounds := min(b.rounds, fewRounds)
 	for round := range rounds {
 		b.log("release: round %d of %d", round+1, rounds)
@@ -65,13 +65,13 @@ func rawRelease(ctx context.Context, p *plane, costs *[]cost) error {
 	return err
 }
 
-func ourRelease(ctx context.Context, p *plane, name string, state payload.State, costs *[]cost, form *taskgraph.Shape) error {
+func ourRelease(ctx context.Context, p *plane, name string, state payload.State, costs *[]cost, form *taskgraph.Summary) error {
 	ms, err := workload.ReleaseManifests(workload.Release(name))
 	if err != nil {
 		return err
 	}
 	if form != nil {
-		*form = taskgraph.Build(ms, state, taskgraph.Order{}).Shape()
+		*form = taskgraph.Build(ms, state, taskgraph.Order{}).Summary()
 	}
 	c, err := p.measure(ctx, func(ctx context.Context) (spent, error) {
 		return self(func() error {

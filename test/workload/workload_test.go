@@ -49,8 +49,8 @@ func TestTheReleaseResemblesARealOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := taskgraph.Build(ms, payload.Updating, taskgraph.Order{}).Shape()
-	if want := (taskgraph.Shape{Tasks: ReleaseSize, Nodes: 68, Depth: 10, Largest: LargestNode}); got != want {
+	got := taskgraph.Build(ms, payload.Updating, taskgraph.Order{}).Summary()
+	if want := (taskgraph.Summary{Tasks: ReleaseSize, Nodes: 68, Depth: 10, Largest: LargestNode}); got != want {
 		t.Errorf("shape %+v, want %+v", got, want)
 	}
 }
