@@ -18,14 +18,14 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/registry"
 )
 
-// typeEmpty is the media type of the config of an artifact that has none.
+// typeEmpty is the media type of an empty config.
 const typeEmpty = "application/vnd.oci.empty.v1+json"
 
-// emptyConfig is its content (image-spec 1.1, "Guidance for an Empty
-// Descriptor").
+// emptyConfig is the content of an empty config (image-spec 1.1, "Guidance for an
+// Empty Descriptor").
 const emptyConfig = "{}"
 
-// manifest is an OCI image manifest as it's written.
+// manifest is an OCI image manifest.
 type manifest struct {
 	SchemaVersion int                   `json:"schemaVersion"`
 	MediaType     string                `json:"mediaType"`
@@ -50,8 +50,8 @@ func bytesBlob(mediaType string, b []byte) blob {
 	}
 }
 
-// readerBlob returns a blob that is opened again at each use, after reading it
-// once for its digest.
+// readerBlob returns a blob that is opened for each use, and once here to compute
+// its digest.
 func readerBlob(mediaType string, open func() (io.ReadCloser, error)) (blob, error) {
 	r, err := open()
 	if err != nil {
@@ -67,14 +67,14 @@ func readerBlob(mediaType string, open func() (io.ReadCloser, error)) (blob, err
 	return blob{Descriptor: registry.Descriptor{MediaType: mediaType, Digest: d, Size: n}, open: open}, nil
 }
 
-// artifact is an image in the form that go-containerregistry pushes.
+// artifact is an image that go-containerregistry can push.
 type artifact struct {
 	raw    []byte
 	config []byte
 	layers []blob
 }
 
-// newArtifact completes a manifest whose config is given as bytes.
+// newArtifact completes a manifest with its config and layers.
 func newArtifact(m manifest, configType string, config []byte, layers []blob) (*artifact, error) {
 	m.SchemaVersion, m.MediaType = 2, registry.TypeOCIManifest
 	m.Config = bytesBlob(configType, config).Descriptor
@@ -94,7 +94,7 @@ func (a *artifact) digest() trust.Digest { return trust.DigestOf(a.raw) }
 // image returns the artifact as an image.
 func (a *artifact) image() (v1.Image, error) { return partial.CompressedToImage(core{a}) }
 
-// core is what go-containerregistry needs of an image.
+// core implements partial.CompressedImageCore.
 type core struct{ a *artifact }
 
 func (c core) RawManifest() ([]byte, error)        { return c.a.raw, nil }
@@ -107,10 +107,10 @@ func (c core) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
 			return layer{l}, nil
 		}
 	}
-	return nil, fmt.Errorf("no layer %s", h)
+	return nil, fmt.Errorf("layer %s not found", h)
 }
 
-// layer is what go-containerregistry needs of a layer.
+// layer implements partial.CompressedLayer.
 type layer struct{ b blob }
 
 func (l layer) Digest() (v1.Hash, error)           { return v1.NewHash(l.b.Descriptor.Digest.String()) }

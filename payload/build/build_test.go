@@ -21,8 +21,8 @@ const head = "product: platform\nversion: 1.4.2\ncomponents: [{name: web, runLev
 
 const configMap = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
 
-// built builds a source that is given as files.
-func built(t *testing.T, files map[string]string) (*Release, error) {
+// buildFiles builds a source with the given files.
+func buildFiles(t *testing.T, files map[string]string) (*Release, error) {
 	t.Helper()
 	m := fstest.MapFS{}
 	for name, content := range files {
@@ -35,8 +35,8 @@ func built(t *testing.T, files map[string]string) (*Release, error) {
 	return buildTree(in, "")
 }
 
-func TestFilesAreNamedForTheOrderOfTheGraph(t *testing.T) {
-	r, err := built(t, map[string]string{
+func TestFileNamesFollowRunLevelsAndComponents(t *testing.T) {
+	r, err := buildFiles(t, map[string]string{
 		"release.yaml": `product: platform
 version: 1.4.2
 components:
@@ -67,7 +67,7 @@ components:
 	}
 }
 
-func TestBuildingTwiceGivesTheSameBytes(t *testing.T) {
+func TestBuildIsReproducible(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{"release.yaml": head, "web/a.yaml": configMap, "web/b.yaml": configMap} {
 		p := filepath.Join(dir, name)
@@ -90,7 +90,7 @@ func TestBuildingTwiceGivesTheSameBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if trust.DigestOf(one.archive) != trust.DigestOf(two.archive) {
-		t.Error("the same source gave two digests")
+		t.Error("builds of the same source have different digests")
 	}
 	other, err := Build(dir, "1.4.3")
 	if err != nil || other.Identity().Version != "1.4.3" || trust.DigestOf(other.archive) == trust.DigestOf(one.archive) {
@@ -98,27 +98,27 @@ func TestBuildingTwiceGivesTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestSourcesAreStrict(t *testing.T) {
+func TestInvalidSourcesAreRejected(t *testing.T) {
 	for name, tc := range map[string]struct {
 		files map[string]string
 		want  string
 	}{
-		"no release.yaml":           {map[string]string{"web/a.yaml": configMap}, "release.yaml"},
-		"an unknown field":          {map[string]string{"release.yaml": head + "extra: 1\n", "web/a.yaml": configMap}, "field extra"},
-		"a version that is none":    {map[string]string{"release.yaml": strings.Replace(head, "1.4.2", "v1", 1), "web/a.yaml": configMap}, "semantic version"},
-		"a product that is none":    {map[string]string{"release.yaml": strings.Replace(head, "platform", "a/b", 1), "web/a.yaml": configMap}, "product"},
-		"no components":             {map[string]string{"release.yaml": "product: a\nversion: 1.0.0\n"}, "components"},
-		"a component twice":         {map[string]string{"release.yaml": strings.Replace(head, "[{", "[{name: web}, {", 1), "web/a.yaml": configMap}, "twice"},
-		"a path that climbs":        {map[string]string{"release.yaml": strings.Replace(head, "30}", "30, path: ../x}", 1)}, "below the source"},
-		"a component with a _":      {map[string]string{"release.yaml": strings.Replace(head, "web", "w_b", 1)}, "lower-case"},
-		"a run level over 99":       {map[string]string{"release.yaml": strings.Replace(head, "30", "100", 1)}, "run level"},
-		"an empty component":        {map[string]string{"release.yaml": head, "web/x.txt": ""}, "no manifest"},
-		"a component that is none":  {map[string]string{"release.yaml": head}, "web"},
-		"a document without a kind": {map[string]string{"release.yaml": head, "web/a.yaml": "a: b\n"}, "no apiVersion or kind"},
-		"folders in a plain folder": {map[string]string{"release.yaml": head, "web/a.yaml": configMap, "web/sub/b.yaml": configMap}, "without a kustomization"},
+		"no release.yaml":                   {map[string]string{"web/a.yaml": configMap}, "release.yaml"},
+		"an unknown field":                  {map[string]string{"release.yaml": head + "extra: 1\n", "web/a.yaml": configMap}, "field extra"},
+		"an invalid version":                {map[string]string{"release.yaml": strings.Replace(head, "1.4.2", "v1", 1), "web/a.yaml": configMap}, "semantic version"},
+		"an invalid product":                {map[string]string{"release.yaml": strings.Replace(head, "platform", "a/b", 1), "web/a.yaml": configMap}, "product"},
+		"no components":                     {map[string]string{"release.yaml": "product: a\nversion: 1.0.0\n"}, "components"},
+		"a duplicate component":             {map[string]string{"release.yaml": strings.Replace(head, "[{", "[{name: web}, {", 1), "web/a.yaml": configMap}, "duplicate"},
+		"a path outside the source":         {map[string]string{"release.yaml": strings.Replace(head, "30}", "30, path: ../x}", 1)}, "in the source"},
+		"a component with a _":              {map[string]string{"release.yaml": strings.Replace(head, "web", "w_b", 1)}, "lower-case"},
+		"a run level over 99":               {map[string]string{"release.yaml": strings.Replace(head, "30", "100", 1)}, "run level"},
+		"an empty component":                {map[string]string{"release.yaml": head, "web/x.txt": ""}, "no manifest"},
+		"a missing component":               {map[string]string{"release.yaml": head}, "web"},
+		"a document without a kind":         {map[string]string{"release.yaml": head, "web/a.yaml": "a: b\n"}, "no apiVersion or kind"},
+		"a subdirectory of plain manifests": {map[string]string{"release.yaml": head, "web/a.yaml": configMap, "web/sub/b.yaml": configMap}, "without a kustomization"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := built(t, tc.files); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := buildFiles(t, tc.files); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error is %v, want one with %q", err, tc.want)
 			}
 		})
@@ -149,7 +149,7 @@ func TestKustomizeFetchesNothingAndRunsNothing(t *testing.T) {
 		"a Helm chart":                "helmCharts: [{name: x, repo: 'https://evil.example.com'}]",
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, err := built(t, map[string]string{
+			r, err := buildFiles(t, map[string]string{
 				"release.yaml":           head,
 				"web/kustomization.yaml": kustomization + "\n",
 				"web/a.yaml":             configMap,
@@ -157,14 +157,14 @@ func TestKustomizeFetchesNothingAndRunsNothing(t *testing.T) {
 				"web/exec.yaml":          "apiVersion: v1\nkind: X\nmetadata:\n  name: x\n  annotations: {config.kubernetes.io/function: 'exec: {path: /bin/true}'}\n",
 			})
 			if err == nil {
-				t.Fatalf("it was built: %q", r.Files())
+				t.Fatalf("the build succeeded: %q", r.Files())
 			}
 			if strings.Contains(err.Error(), "dial") || strings.Contains(err.Error(), "lookup") {
-				t.Errorf("the network was asked: %v", err)
+				t.Errorf("the build used the network: %v", err)
 			}
 		})
 	}
-	if _, err := built(t, map[string]string{
+	if _, err := buildFiles(t, map[string]string{
 		"release.yaml": head, "web/kustomization.yaml": "resources: [github-runner.yaml, git/x.yaml]\n",
 		"web/github-runner.yaml": configMap, "web/git/x.yaml": strings.Replace(configMap, "name: a", "name: b", 1),
 	}); err != nil {
@@ -172,7 +172,7 @@ func TestKustomizeFetchesNothingAndRunsNothing(t *testing.T) {
 	}
 }
 
-func TestKeysSurviveTheirFiles(t *testing.T) {
+func TestKeysCanBeWrittenAndRead(t *testing.T) {
 	password := func() ([]byte, error) { return []byte("pw"), nil }
 	for name, made := range map[string]func() (*Key, error){"cosign": GenerateKey, "OpenSSH": GenerateSSHKey} {
 		for _, secret := range [][]byte{nil, []byte("pw")} {
@@ -192,10 +192,10 @@ func TestKeysSurviveTheirFiles(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if _, err := ParseKey(b, nil); (err == nil) != (secret == nil) {
-				t.Errorf("%s with nobody to ask: %v", name, err)
+				t.Errorf("%s without a password: %v", name, err)
 			}
 			if _, err := ParseKey(append(slices.Clone(b), b...), password); err == nil {
-				t.Errorf("%s twice in a file was read", name)
+				t.Errorf("%s: a file with two keys was accepted", name)
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func TestKeysSurviveTheirFiles(t *testing.T) {
 	}
 }
 
-func TestDestinationsSplit(t *testing.T) {
+func TestDestinationsAreSplitIntoRepositoryAndTag(t *testing.T) {
 	for in, want := range map[string][2]string{
 		"r.example.com/a":          {"r.example.com/a", ""},
 		"r.example.com:5000/a":     {"r.example.com:5000/a", ""},

@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// The PEM types of private keys: cosign's two, the standard ones, OpenSSH's.
+// The PEM types of keys: those of cosign, the standard ones, and OpenSSH's.
 const (
 	pemSigstore = "ENCRYPTED SIGSTORE PRIVATE KEY"
 	pemCosign   = "ENCRYPTED COSIGN PRIVATE KEY"
@@ -35,21 +35,21 @@ const (
 	pemPublic   = "PUBLIC KEY"
 )
 
-// MaxKeyFile is the largest file that is read as a key, in bytes.
+// MaxKeyFile is the maximum size of a key file, in bytes.
 const MaxKeyFile = 64 << 10
 
-// Key signs. It implements trust.SigningKey: an OpenSSH key makes SSHSIG
-// blobs, any other raw signatures.
+// Key is a private key. It implements trust.SigningKey: OpenSSH keys create SSHSIG
+// signatures, all others raw signatures.
 type Key struct {
 	signer      crypto.Signer
-	ssh         ssh.Signer // of OpenSSH keys
+	ssh         ssh.Signer // only for OpenSSH keys
 	fingerprint string
 }
 
-// Password asks for the password of a key, and is called only if it has one.
+// Password returns the password of a key. It is called only for encrypted keys.
 type Password func() ([]byte, error)
 
-// GenerateKey makes an ECDSA key on P-256, as cosign does.
+// GenerateKey generates an ECDSA P-256 key, as cosign does.
 func GenerateKey() (*Key, error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -58,12 +58,12 @@ func GenerateKey() (*Key, error) {
 	return newKey(k)
 }
 
-// ParseKey reads a private key: cosign's encrypted form, PKCS #8, SEC 1,
-// PKCS #1 or OpenSSH. Errors never quote the key.
+// ParseKey parses a private key: cosign's encrypted format, PKCS #8, SEC 1,
+// PKCS #1 or OpenSSH. Errors don't contain the key.
 func ParseKey(b []byte, password Password) (*Key, error) {
 	block, rest := pem.Decode(b)
 	if block == nil || len(bytes.TrimSpace(rest)) != 0 {
-		return nil, errors.New("the key isn't exactly one PEM block")
+		return nil, errors.New("read private key: must be a single PEM block")
 	}
 	var parsed any
 	var err error
@@ -79,27 +79,27 @@ func ParseKey(b []byte, password Password) (*Key, error) {
 	case pemOpenSSH:
 		return parseOpenSSH(b, password)
 	default:
-		return nil, fmt.Errorf("the PEM block is %q, which is no private key that can sign", block.Type)
+		return nil, fmt.Errorf("read private key: unsupported PEM block %q", block.Type)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read private key: %w", err)
 	}
 	signer, ok := parsed.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("a %T can't sign", parsed)
+		return nil, fmt.Errorf("read private key: %T can't sign", parsed)
 	}
 	return newKey(signer)
 }
 
-// decrypt opens cosign's form: scrypt and secretbox around PKCS #8.
+// decrypt decrypts cosign's format: PKCS #8 in scrypt and secretbox.
 func decrypt(b []byte, password Password) (any, error) {
-	pass, err := ask(password)
+	pass, err := readPassword(password)
 	if err != nil {
 		return nil, err
 	}
 	der, err := encrypted.Decrypt(b, pass)
 	if err != nil {
-		return nil, errors.New("wrong password or damaged key")
+		return nil, errors.New("wrong password or corrupt key")
 	}
 	return x509.ParsePKCS8PrivateKey(der)
 }
@@ -107,7 +107,7 @@ func decrypt(b []byte, password Password) (any, error) {
 func parseOpenSSH(b []byte, password Password) (*Key, error) {
 	raw, err := ssh.ParseRawPrivateKey(b)
 	if _, missing := errors.AsType[*ssh.PassphraseMissingError](err); missing {
-		pass, perr := ask(password)
+		pass, perr := readPassword(password)
 		if perr != nil {
 			return nil, perr
 		}
@@ -121,7 +121,7 @@ func parseOpenSSH(b []byte, password Password) (*Key, error) {
 	}
 	signer, ok := raw.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("a %T can't sign", raw)
+		return nil, fmt.Errorf("read OpenSSH key: %T can't sign", raw)
 	}
 	k, err := newKey(signer)
 	if err != nil {
@@ -133,10 +133,10 @@ func parseOpenSSH(b []byte, password Password) (*Key, error) {
 	return k, nil
 }
 
-// ask calls password if there is one.
-func ask(password Password) ([]byte, error) {
+// readPassword calls password, or fails if it is nil.
+func readPassword(password Password) ([]byte, error) {
 	if password == nil {
-		return nil, errors.New("the key has a password and nobody to ask for it")
+		return nil, errors.New("key is encrypted, but no password is available")
 	}
 	return password()
 }
@@ -144,15 +144,15 @@ func ask(password Password) ([]byte, error) {
 func newKey(s crypto.Signer) (*Key, error) {
 	pub, err := ssh.NewPublicKey(s.Public())
 	if err != nil {
-		return nil, fmt.Errorf("fingerprint of key: %w", err)
+		return nil, fmt.Errorf("compute key fingerprint: %w", err)
 	}
 	return &Key{signer: s, fingerprint: ssh.FingerprintSHA256(pub)}, nil
 }
 
-// Fingerprint names the key as trust.Key.Fingerprint does.
+// Fingerprint returns the key's fingerprint, as trust.Key.Fingerprint does.
 func (k *Key) Fingerprint() string { return k.fingerprint }
 
-// Sign signs for a trust document: see trust.SigningKey.
+// Sign signs a message for a trust document. It implements trust.SigningKey.
 func (k *Key) Sign(message []byte) ([]byte, error) {
 	if k.ssh == nil {
 		return k.signRaw(message)
@@ -180,8 +180,7 @@ func (k *Key) signRaw(message []byte) ([]byte, error) {
 	return sig, nil
 }
 
-// PublicPEM returns the public key as a PKIX block, as it stands in a trust
-// document.
+// PublicPEM returns the public key as a PKIX block, the format of trust documents.
 func (k *Key) PublicPEM() ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(k.signer.Public())
 	if err != nil {
@@ -190,8 +189,7 @@ func (k *Key) PublicPEM() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der}), nil
 }
 
-// PublicSSH returns the public key as a line of authorized_keys, without the
-// line's end.
+// PublicSSH returns the public key in authorized_keys format, without a newline.
 func (k *Key) PublicSSH() (string, error) {
 	pub, err := ssh.NewPublicKey(k.signer.Public())
 	if err != nil {
@@ -200,8 +198,8 @@ func (k *Key) PublicSSH() (string, error) {
 	return string(bytes.TrimSpace(ssh.MarshalAuthorizedKey(pub))), nil
 }
 
-// PrivatePEM returns the private key: in cosign's encrypted form if there is a
-// password, as PKCS #8 if not.
+// PrivatePEM returns the private key in cosign's encrypted format, or as PKCS #8
+// if password is empty.
 func (k *Key) PrivatePEM(password []byte) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(k.signer)
 	if err != nil {
@@ -217,8 +215,8 @@ func (k *Key) PrivatePEM(password []byte) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemSigstore, Bytes: box}), nil
 }
 
-// GenerateSSHKey makes an Ed25519 key in OpenSSH's form, for people who sign
-// commits, tags and trust documents.
+// GenerateSSHKey generates an Ed25519 OpenSSH key, for signing commits, tags and
+// trust documents.
 func GenerateSSHKey() (*Key, error) {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -237,8 +235,8 @@ func GenerateSSHKey() (*Key, error) {
 // IsSSH reports whether the key is an OpenSSH key.
 func (k *Key) IsSSH() bool { return k.ssh != nil }
 
-// PrivateSSH returns the private key in OpenSSH's form, encrypted if there is
-// a password.
+// PrivateSSH returns the private key in OpenSSH format, encrypted unless password
+// is empty.
 func (k *Key) PrivateSSH(comment string, password []byte) ([]byte, error) {
 	var block *pem.Block
 	var err error

@@ -24,16 +24,16 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// refName is the annotation of a layout's index that stands for a tag.
+// refName is the annotation for a tag in the index of a layout.
 const refName = "org.opencontainers.image.ref.name"
 
-// Publisher writes artifacts and signatures to registries and OCI layouts.
+// Publisher pushes artifacts and signatures to registries and OCI layouts.
 type Publisher struct{ client *registry.Client }
 
-// NewPublisher returns a Publisher that uses the client's credentials.
+// NewPublisher returns a Publisher with the client's credentials.
 func NewPublisher(c *registry.Client) *Publisher { return &Publisher{client: c} }
 
-// Published is where an artifact was written.
+// Published is the location of a pushed artifact.
 type Published struct {
 	Repository string
 	Digest     trust.Digest
@@ -42,14 +42,14 @@ type Published struct {
 // Reference returns repository@digest.
 func (p Published) Reference() string { return p.Repository + "@" + p.Digest.String() }
 
-// Identity is what signed bytes say of themselves.
+// Identity is the identity in the signed content.
 type Identity struct {
 	Product string
 	Version string
 	Channel string
 }
 
-// annotations returns the identity as annotations of a manifest.
+// annotations returns the identity as manifest annotations.
 func (i Identity) annotations() map[string]string {
 	a := map[string]string{verify.AnnotationProduct: i.Product, verify.AnnotationVersion: i.Version}
 	if i.Channel != "" {
@@ -58,7 +58,7 @@ func (i Identity) annotations() map[string]string {
 	return a
 }
 
-// PushRelease writes a packed release to a destination, "host/repository",
+// PushRelease pushes a release to a destination: "host/repository",
 // "host/repository:tag" or "oci:DIR[:tag]".
 func (p *Publisher) PushRelease(ctx context.Context, destination string, r *Release) (Published, error) {
 	m := manifest{ArtifactType: registry.TypeRelease, Annotations: r.Identity().annotations()}
@@ -69,14 +69,14 @@ func (p *Publisher) PushRelease(ctx context.Context, destination string, r *Rele
 	return p.push(ctx, destination, a)
 }
 
-// PushOS writes an OS image from a file to a destination.
+// PushOS pushes an OS image from a file to a destination.
 func (p *Publisher) PushOS(ctx context.Context, destination string, id Identity, file string) (Published, error) {
 	if err := id.check(); err != nil {
 		return Published{}, err
 	}
 	b, err := fileBlob(registry.TypeOSLayer, file)
 	if err != nil {
-		return Published{}, fmt.Errorf("os image %s: %w", file, err)
+		return Published{}, fmt.Errorf("read OS image %s: %w", file, err)
 	}
 	m := manifest{ArtifactType: registry.TypeOS, Annotations: id.annotations()}
 	a, err := newArtifact(m, typeEmpty, []byte(emptyConfig), []blob{b})
@@ -96,10 +96,10 @@ func split(destination string) (repo, tag string) {
 	return repo, tag
 }
 
-// push writes an artifact, with a tag if the destination has one.
+// push pushes an artifact, with the destination's tag if it has one.
 func (p *Publisher) push(ctx context.Context, destination string, a *artifact) (Published, error) {
 	if strings.Contains(destination, "@") {
-		return Published{}, fmt.Errorf("destination %q has a digest: name host/repository or host/repository:tag", destination)
+		return Published{}, fmt.Errorf("push to %q: destination must not have a digest; use host/repository or host/repository:tag", destination)
 	}
 	repo, tag := split(destination)
 	if err := p.write(ctx, repo, tag, a); err != nil {
@@ -108,7 +108,7 @@ func (p *Publisher) push(ctx context.Context, destination string, a *artifact) (
 	return Published{Repository: repo, Digest: a.digest()}, nil
 }
 
-// write pushes one artifact; an empty tag means by digest only.
+// write pushes an artifact, untagged if tag is empty.
 func (p *Publisher) write(ctx context.Context, repo, tag string, a *artifact) error {
 	img, err := a.image()
 	if err != nil {
@@ -128,7 +128,7 @@ func (p *Publisher) write(ctx context.Context, repo, tag string, a *artifact) er
 	return remote.Write(ref, img, opts...)
 }
 
-// writeLayout adds an artifact to an OCI layout, making it if it isn't there.
+// writeLayout adds an artifact to an OCI layout, which it creates if absent.
 func writeLayout(dir, tag string, a *artifact, img v1.Image) error {
 	p, err := layout.FromPath(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -150,14 +150,13 @@ func writeLayout(dir, tag string, a *artifact, img v1.Image) error {
 	return p.ReplaceImage(img, replaces, opts...)
 }
 
-// either matches what one of two matchers matches.
+// either matches if one of two matchers does.
 func either(a, b match.Matcher) match.Matcher {
 	return func(d v1.Descriptor) bool { return a(d) || b(d) }
 }
 
-// WriteTree writes the files of a release below dir, as a payload path of a
-// Git repository: what isn't part of the release is removed from
-// release-manifests, so that the folder is the release and nothing else.
+// WriteTree writes the files of a release to dir, as a payload path of a Git
+// repository. It removes all other files from release-manifests.
 func WriteTree(dir string, r *Release) error {
 	if err := os.RemoveAll(filepath.Join(dir, releaseDir)); err != nil {
 		return err

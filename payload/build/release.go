@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package build makes releases and OS images: it renders the components of a
-// folder, packs plain manifests reproducibly, pushes to a registry or an OCI
-// layout, and signs so that both Lockstep and cosign verify.
+// Package build builds releases and OS images: it renders the components of a
+// directory, packs plain manifests reproducibly, pushes them to a registry or an
+// OCI layout, and creates signatures that Lockstep and cosign verify.
 //
-// Everything is rendered here, on the desk or in the pipeline of who signs:
-// what is signed is what is applied, and nothing is rendered in a cluster.
+// Manifests are rendered only here, before signing. Clusters apply the signed
+// manifests unchanged.
 package build
 
 import (
@@ -31,17 +31,17 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/tree"
 )
 
-// SourceFile describes a release in its source folder.
+// SourceFile is the file that describes a release in its source directory.
 const SourceFile = "release.yaml"
 
-// The places in a release; the layout is CVO's.
+// The paths in a release, as in CVO.
 const (
 	releaseDir   = "release-manifests"
 	metadataFile = releaseDir + "/release-metadata"
 	metadataKind = "cincinnati-metadata-v0"
 )
 
-// The limits of a source.
+// Limits of a source.
 const (
 	maxSource     = 1 << 20
 	maxComponents = 512
@@ -58,12 +58,12 @@ type Source struct {
 	Components     []Component `yaml:"components"`
 }
 
-// Component is a folder with a kustomization or with plain manifests. What is
-// in a lower run level is applied and level before the next one begins.
+// Component is a directory with a kustomization or with plain manifests. All
+// objects of a run level are in sync and ready before the next one starts.
 type Component struct {
 	Name     string `yaml:"name"`
 	RunLevel int    `yaml:"runLevel"`
-	// Path is the folder below the source; empty: the component's name.
+	// Path is the directory in the source; the default is the component's name.
 	Path string `yaml:"path,omitempty"`
 }
 
@@ -80,12 +80,12 @@ type file struct {
 	data []byte
 }
 
-// Identity returns what the release's manifest will say of it.
+// Identity returns the identity in the release's manifest.
 func (r *Release) Identity() Identity {
 	return Identity{Product: r.source.Product, Version: r.source.Version, Channel: r.source.Channel}
 }
 
-// Files returns the names of the release's files in order.
+// Files returns the sorted paths of the release's files.
 func (r *Release) Files() []string {
 	out := make([]string, 0, len(r.files))
 	for _, f := range r.files {
@@ -94,8 +94,8 @@ func (r *Release) Files() []string {
 	return out
 }
 
-// Tree returns the release's files as a tree, whose digest is what a signature
-// of a payload path covers.
+// Tree returns the release's files as a tree. Signatures of a payload path cover
+// the tree's digest.
 func (r *Release) Tree() (*tree.Tree, error) {
 	b := tree.NewBuilder(tree.Limits{})
 	for _, f := range r.files {
@@ -106,18 +106,17 @@ func (r *Release) Tree() (*tree.Tree, error) {
 	return b.Tree(), nil
 }
 
-// Build renders and packs the release whose source is in dir. Version, if not
-// empty, takes the place of the one in release.yaml. Building the same source
-// twice gives the same bytes.
+// Build renders and packs the release whose source is in dir. A version that
+// isn't empty replaces the one in release.yaml. The result is reproducible.
 func Build(dir, version string) (*Release, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, fmt.Errorf("release source: %w", err)
+		return nil, fmt.Errorf("open release source: %w", err)
 	}
 	defer func() { _ = root.Close() }()
 	in, err := tree.Copy(root.FS(), ".", tree.Limits{})
 	if err != nil {
-		return nil, fmt.Errorf("release source %s: %w", dir, err)
+		return nil, fmt.Errorf("read release source %s: %w", dir, err)
 	}
 	return buildTree(in, version)
 }
@@ -125,17 +124,17 @@ func Build(dir, version string) (*Release, error) {
 func buildTree(in *tree.Tree, version string) (*Release, error) {
 	b, err := in.ReadFile(SourceFile)
 	if err != nil {
-		return nil, fmt.Errorf("release source: %w", err)
+		return nil, fmt.Errorf("read release source: %w", err)
 	}
 	src, err := parseSource(b, version)
 	if err != nil {
-		return nil, fmt.Errorf("release source: %s: %w", SourceFile, err)
+		return nil, fmt.Errorf("read release source: %s: %w", SourceFile, err)
 	}
 	r := &Release{source: src}
 	for _, c := range src.Components {
 		files, err := render(in, c)
 		if err != nil {
-			return nil, fmt.Errorf("component %s: %w", c.Name, err)
+			return nil, fmt.Errorf("render component %s: %w", c.Name, err)
 		}
 		r.files = append(r.files, files...)
 	}
@@ -149,11 +148,11 @@ func buildTree(in *tree.Tree, version string) (*Release, error) {
 	return r, err
 }
 
-// parseSource reads release.yaml strictly.
+// parseSource parses release.yaml and rejects unknown fields.
 func parseSource(b []byte, version string) (Source, error) {
 	var s Source
 	if len(b) > maxSource {
-		return s, fmt.Errorf("it has %d bytes, at most %d are allowed", len(b), maxSource)
+		return s, fmt.Errorf("file has %d bytes, at most %d are allowed", len(b), maxSource)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
@@ -169,18 +168,18 @@ func parseSource(b []byte, version string) (Source, error) {
 	}
 	for _, v := range append(slices.Clone(s.Previous), s.MinimumVersion) {
 		if _, err := semver.Parse(v); err != nil && v != "" {
-			return s, fmt.Errorf("version %q: %w", v, err)
+			return s, fmt.Errorf("invalid semantic version %q: %w", v, err)
 		}
 	}
 	return s, s.checkComponents()
 }
 
-// componentName has no "_", which parts the names of files.
+// componentName excludes "_", the separator in file names.
 var componentName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 func (s *Source) checkComponents() error {
 	if len(s.Components) == 0 || len(s.Components) > maxComponents {
-		return fmt.Errorf("components has %d entries, 1 to %d are allowed", len(s.Components), maxComponents)
+		return fmt.Errorf("%d components, must be 1 to %d", len(s.Components), maxComponents)
 	}
 	seen := map[string]bool{}
 	for i := range s.Components {
@@ -191,13 +190,13 @@ func (s *Source) checkComponents() error {
 		c.Path = path.Clean(c.Path)
 		switch {
 		case !componentName.MatchString(c.Name):
-			return fmt.Errorf("component name %q isn't lower-case letters, digits and '-'", c.Name)
+			return fmt.Errorf("invalid component name %q: must be lower-case letters, digits and '-'", c.Name)
 		case seen[c.Name]:
-			return fmt.Errorf("component %q is there twice", c.Name)
+			return fmt.Errorf("duplicate component %q", c.Name)
 		case c.RunLevel < 0 || c.RunLevel > maxRunLevel:
-			return fmt.Errorf("component %s has run level %d, 0 to %d are allowed", c.Name, c.RunLevel, maxRunLevel)
+			return fmt.Errorf("component %s has run level %d, must be 0 to %d", c.Name, c.RunLevel, maxRunLevel)
 		case !fs.ValidPath(c.Path) || c.Path == ".":
-			return fmt.Errorf("component %s has path %q, which isn't a folder below the source", c.Name, c.Path)
+			return fmt.Errorf("component %s has path %q, must be a directory in the source", c.Name, c.Path)
 		}
 		seen[c.Name] = true
 	}
@@ -206,18 +205,18 @@ func (s *Source) checkComponents() error {
 
 var productName = regexp.MustCompile(`^[a-zA-Z0-9][-._a-zA-Z0-9]{0,62}$`)
 
-// check refuses identities that no verifier would accept.
+// check rejects identities that verification would reject.
 func (i Identity) check() error {
 	if !productName.MatchString(i.Product) {
-		return fmt.Errorf("product %q isn't a name of letters, digits, '.', '_' and '-'", i.Product)
+		return fmt.Errorf("invalid product %q: must be letters, digits, '.', '_' and '-'", i.Product)
 	}
 	if _, err := semver.Parse(i.Version); err != nil {
-		return fmt.Errorf("version %q isn't a semantic version: %w", i.Version, err)
+		return fmt.Errorf("invalid semantic version %q: %w", i.Version, err)
 	}
 	return nil
 }
 
-// metadata returns release-metadata as CVO reads it.
+// metadata returns the file release-metadata in CVO's format.
 func (s *Source) metadata() (file, error) {
 	m := struct {
 		Kind           string   `json:"kind"`
@@ -231,7 +230,7 @@ func (s *Source) metadata() (file, error) {
 	return file{metadataFile, append(b, '\n')}, err
 }
 
-// pack makes an archive that depends on names and content only.
+// pack creates an archive that depends only on names and content.
 func pack(files []file) ([]byte, error) {
 	var out bytes.Buffer
 	z, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
@@ -251,7 +250,7 @@ func pack(files []file) ([]byte, error) {
 		}
 	}
 	if total > tree.DefaultBytes {
-		return nil, fmt.Errorf("the release has %d bytes, at most %d are allowed", total, tree.DefaultBytes)
+		return nil, fmt.Errorf("release has %d bytes, at most %d are allowed", total, tree.DefaultBytes)
 	}
 	if err := errors.Join(t.Close(), z.Close()); err != nil {
 		return nil, err
@@ -259,13 +258,13 @@ func pack(files []file) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// fileBlob returns a blob that is read from a file.
+// fileBlob returns a blob with the content of a file.
 func fileBlob(mediaType, name string) (blob, error) {
 	return readerBlob(mediaType, func() (io.ReadCloser, error) { return os.Open(name) })
 }
 
 // TreeDigest returns the digest of the payload path dir without its signature
-// file: what SignTree signs.
+// file, for SignTree.
 func TreeDigest(dir, signatureFile string) (trust.Digest, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -22,12 +22,12 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/tree"
 )
 
-// kustomizationNames are the files that make a folder a kustomization.
+// kustomizationNames are the file names of kustomizations.
 func kustomizationNames() []string {
 	return []string{"kustomization.yaml", "kustomization.yml", "Kustomization"}
 }
 
-// render returns the manifests of a component, named for CVO's order.
+// render returns the manifests of a component, with file names in CVO's order.
 func render(in *tree.Tree, c Component) ([]file, error) {
 	if _, err := fs.ReadDir(in, c.Path); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func render(in *tree.Tree, c Component) ([]file, error) {
 		out, err = plain(in, c)
 	}
 	if err == nil && len(out) == 0 {
-		err = fmt.Errorf("%s holds no manifest", c.Path)
+		err = fmt.Errorf("%s contains no manifest", c.Path)
 	}
 	return out, err
 }
@@ -59,8 +59,8 @@ func fileName(c Component, number int, rest string) string {
 	return fmt.Sprintf("%s/0000_%02d_%s_%04d-%s.yaml", releaseDir, c.RunLevel, c.Name, number, rest)
 }
 
-// plain takes the YAML files of a folder as they are, in the order of their
-// names; each must hold objects only.
+// plain returns the YAML and JSON files of a directory unchanged, sorted by name.
+// They must contain only objects.
 func plain(in *tree.Tree, c Component) ([]file, error) {
 	entries, err := fs.ReadDir(in, c.Path)
 	if err != nil {
@@ -71,7 +71,7 @@ func plain(in *tree.Tree, c Component) ([]file, error) {
 		ext := path.Ext(e.Name())
 		switch {
 		case e.IsDir():
-			return nil, fmt.Errorf("%s: a folder without a kustomization may not have folders", path.Join(c.Path, e.Name()))
+			return nil, fmt.Errorf("%s: directories without a kustomization can't have subdirectories", path.Join(c.Path, e.Name()))
 		case ext != ".yaml" && ext != ".yml" && ext != ".json":
 			continue
 		}
@@ -87,7 +87,7 @@ func plain(in *tree.Tree, c Component) ([]file, error) {
 	return out, nil
 }
 
-// checkObjects refuses documents that aren't objects of an API.
+// checkObjects rejects documents that aren't Kubernetes objects.
 func checkObjects(b []byte) error {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	for i := 1; ; i++ {
@@ -112,21 +112,21 @@ func checkObjects(b []byte) error {
 	}
 }
 
-// unsafeInName is what a file's name doesn't keep.
+// unsafeInName matches characters that are replaced in file names.
 var unsafeInName = regexp.MustCompile(`[^a-z0-9.-]+`)
 
-// maxSlug bounds the readable part of a file's name.
+// maxSlug limits the descriptive part of a file name.
 const maxSlug = 100
 
-// slug makes a readable part of a file's name.
+// slug returns the descriptive part of a file name.
 func slug(s string) string {
 	s = strings.Trim(unsafeInName.ReplaceAllString(strings.ToLower(s), "-"), "-.")
 	return s[:min(len(s), maxSlug)]
 }
 
-// kustomize renders in memory, where there's nothing but the source folder: no
-// file outside, no plugin, no program. References to other hosts are refused
-// before, because kustomize would follow them.
+// kustomize renders a kustomization in a file system in memory that contains only
+// the source. Plugins are disabled. Remote references are rejected first, since
+// kustomize would fetch them.
 func kustomize(in *tree.Tree, c Component) ([]file, error) {
 	if err := checkLocal(in, c.Path, map[string]bool{}); err != nil {
 		return nil, err
@@ -137,8 +137,8 @@ func kustomize(in *tree.Tree, c Component) ([]file, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Its file system takes fewer names than a disk does. What it refuses
-		// isn't there for the kustomization, which says so if it's named.
+		// The file system rejects some file names. The kustomization fails if it
+		// refers to such a file.
 		_ = disk.WriteFile("/"+name, b)
 	}
 	k := krusty.MakeKustomizer(&krusty.Options{
@@ -148,24 +148,23 @@ func kustomize(in *tree.Tree, c Component) ([]file, error) {
 	})
 	m, err := k.Run(disk, "/"+c.Path)
 	if err != nil {
-		return nil, fmt.Errorf("kustomize: %w", err)
+		return nil, fmt.Errorf("run kustomize: %w", err)
 	}
 	var out []file
 	for _, r := range m.Resources() {
 		b, err := r.AsYAML()
 		if err != nil {
-			return nil, fmt.Errorf("kustomize: %s: %w", r.CurId(), err)
+			return nil, fmt.Errorf("run kustomize: %s: %w", r.CurId(), err)
 		}
 		if err := checkObjects(b); err != nil {
-			return nil, fmt.Errorf("kustomize: %s: %w", r.CurId(), err)
+			return nil, fmt.Errorf("run kustomize: %s: %w", r.CurId(), err)
 		}
 		out = append(out, file{fileName(c, len(out), slug(r.GetKind()+"-"+r.GetName())), b})
 	}
 	return out, nil
 }
 
-// references are the fields of a kustomization whose entries kustomize would
-// fetch from elsewhere if they looked like it.
+// references are the fields of a kustomization whose entries can be remote.
 type references struct {
 	Resources      []string         `yaml:"resources"`
 	Bases          []string         `yaml:"bases"`
@@ -191,14 +190,14 @@ type patchReference struct {
 	Path string `yaml:"path"`
 }
 
-// generator is what a generated ConfigMap or Secret is read from.
+// generator lists the sources of a generated ConfigMap or Secret.
 type generator struct {
 	Files []string `yaml:"files"`
 	Envs  []string `yaml:"envs"`
 	Env   string   `yaml:"env"`
 }
 
-// paths returns the files that a generator reads; "key=file" names a key.
+// paths returns the files that a generator reads, without the key of "key=file".
 func (g generator) paths() []string {
 	var out []string
 	for _, f := range g.Files {
@@ -214,13 +213,12 @@ func (g generator) paths() []string {
 	return out
 }
 
-// plugins returns the entries that are configurations of plugins: files or
-// inline documents.
+// plugins returns the plugin configurations: files or inline documents.
 func (r references) plugins() []string {
 	return slices.Concat(r.Generators, r.Transformers, r.Validators)
 }
 
-// all returns every entry that is a path.
+// all returns all entries that are paths.
 func (r references) all() []string {
 	var out []string
 	for _, l := range [][]string{r.Resources, r.Bases, r.Components, r.CRDs, r.Configurations} {
@@ -228,7 +226,7 @@ func (r references) all() []string {
 	}
 	for _, l := range [][]string{r.Generators, r.Transformers, r.Validators, r.StrategicMerge} {
 		for _, s := range l {
-			if !strings.Contains(s, "\n") { // these may be inline documents
+			if !strings.Contains(s, "\n") { // otherwise an inline document
 				out = append(out, s)
 			}
 		}
@@ -246,11 +244,11 @@ func (r references) all() []string {
 	return out
 }
 
-// maxKustomizations bounds how many folders a component may draw together.
+// maxKustomizations limits the kustomizations of one component.
 const maxKustomizations = 1000
 
-// checkLocal follows a kustomization and those that it names: each entry must
-// be a file or a folder of the source, reached by a plain path.
+// checkLocal checks a kustomization and, recursively, those that it includes: all
+// entries must be plain paths of files or directories in the source.
 func checkLocal(in *tree.Tree, dir string, seen map[string]bool) error {
 	if seen[dir] {
 		return nil
@@ -271,7 +269,7 @@ func checkLocal(in *tree.Tree, dir string, seen map[string]bool) error {
 			return fmt.Errorf("%s: %w", path.Join(dir, name), err)
 		}
 		if len(r.HelmCharts) > 0 || len(r.HelmInflator) > 0 || r.HelmGlobals != nil {
-			return fmt.Errorf("%s: Helm charts would run a program: render them first", path.Join(dir, name))
+			return fmt.Errorf("%s: Helm charts aren't supported; render them before the build", path.Join(dir, name))
 		}
 		if err := checkPlugins(in, dir, r.plugins()); err != nil {
 			return fmt.Errorf("%s: %w", path.Join(dir, name), err)
@@ -285,34 +283,34 @@ func checkLocal(in *tree.Tree, dir string, seen map[string]bool) error {
 	return nil
 }
 
-// checkPlugins refuses configurations of kustomize's built-in plugins that hold
-// a URL anywhere: those that read files would fetch it.
+// checkPlugins rejects configurations of kustomize's built-in plugins that contain
+// a URL, since plugins that read files would fetch it.
 func checkPlugins(in *tree.Tree, dir string, entries []string) error {
 	for _, e := range entries {
 		text := []byte(e)
 		if !strings.Contains(e, "\n") {
 			b, err := in.ReadFile(path.Join(dir, e))
 			if err != nil {
-				return fmt.Errorf("generators, transformers and validators must be files of the source: %w", err)
+				return fmt.Errorf("generators, transformers and validators must be files in the source: %w", err)
 			}
 			text = b
 		}
 		if bytes.Contains(text, []byte("://")) {
-			return errors.New("a generator, transformer or validator holds a URL: nothing is fetched from elsewhere")
+			return errors.New("URLs in generators, transformers and validators aren't supported; nothing is fetched during a build")
 		}
 	}
 	return nil
 }
 
-// remoteSigns are what kustomize takes for a repository or a URL even if a
+// remoteReference are what kustomize takes for a repository or a URL even if a
 // file of that name exists.
-var remoteSigns = regexp.MustCompile(`://|::|@|\?|%|//|_git|\.git(/|$)|(?i)^(gh:|[a-z0-9.-]+\.(com|org|net|io)[/:])`)
+var remoteReference = regexp.MustCompile(`://|::|@|\?|%|//|_git|\.git(/|$)|(?i)^(gh:|[a-z0-9.-]+\.(com|org|net|io)[/:])`)
 
 func checkReference(in *tree.Tree, dir, ref string, seen map[string]bool) error {
 	to := path.Join(dir, ref)
 	info, err := fs.Stat(in, to)
-	if remoteSigns.MatchString(ref) || path.IsAbs(ref) || err != nil {
-		return fmt.Errorf("%q isn't a file or folder of the source: nothing is fetched from elsewhere", ref)
+	if remoteReference.MatchString(ref) || path.IsAbs(ref) || err != nil {
+		return fmt.Errorf("%q isn't a file or directory in the source; nothing is fetched during a build", ref)
 	}
 	if info.IsDir() {
 		return checkLocal(in, to, seen)

@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// The words of cosign's two formats.
+// Constants of cosign's formats.
 const (
 	typeSimpleSigning   = "application/vnd.dev.cosign.simplesigning.v1+json"
 	typeBundle          = "application/vnd.dev.sigstore.bundle.v0.3+json"
@@ -36,18 +36,18 @@ const (
 	maxMaterial         = 1 << 20
 )
 
-// Format is one of cosign's forms of a signature.
+// Format is a signature format of cosign.
 type Format string
 
 // The formats.
 const (
 	// Legacy is a layer under the tag sha256-<hex>.sig.
 	Legacy Format = "legacy"
-	// Bundle is a Sigstore bundle that refers to the image.
+	// Bundle is a Sigstore bundle, pushed as a referrer of the image.
 	Bundle Format = "bundle"
 )
 
-// Formats returns the formats that a flag's value names.
+// Formats parses the value of a flag: legacy, bundle, or both, the default.
 func Formats(s string) ([]Format, error) {
 	switch s {
 	case "", "both":
@@ -55,15 +55,15 @@ func Formats(s string) ([]Format, error) {
 	case string(Legacy), string(Bundle):
 		return []Format{Format(s)}, nil
 	}
-	return nil, fmt.Errorf("format %q isn't legacy, bundle or both", s)
+	return nil, fmt.Errorf("invalid format %q: must be legacy, bundle or both", s)
 }
 
-// Sign signs a digest in a repository and pushes the signatures; it returns
-// the digests of the manifests that hold them, for spec.desired.signatures.
-// The content must be there. cosign of version 2.6 verifies what it makes.
+// Sign signs an existing digest in a repository and pushes the signatures, which
+// cosign 2.6 can verify. It returns the digests of the signature manifests, for
+// spec.desired.signatures.
 func (p *Publisher) Sign(ctx context.Context, repo string, d trust.Digest, k *Key, formats []Format) ([]trust.Digest, error) {
 	if k.ssh != nil {
-		return nil, errors.New("an OpenSSH key can't sign images: use a key of `lockstep trust init` or `cosign generate-key-pair`")
+		return nil, errors.New("sign: OpenSSH keys can't sign images; use a key from `lockstep trust init` or `cosign generate-key-pair`")
 	}
 	m, err := p.client.Manifest(ctx, repo, d)
 	if err != nil {
@@ -85,7 +85,7 @@ func (p *Publisher) Sign(ctx context.Context, repo string, d trust.Digest, k *Ke
 	return out, nil
 }
 
-// claim is what a legacy signature says (containers-signature.5).
+// claim is the payload of a legacy signature (containers-signature.5).
 type claim struct {
 	Critical struct {
 		Identity struct {
@@ -99,8 +99,8 @@ type claim struct {
 	Optional map[string]any `json:"optional"`
 }
 
-// signLegacy adds a layer to the signature manifest, unless the key signed
-// there already.
+// signLegacy adds a layer to the signature manifest unless it has a signature of
+// the key.
 func (p *Publisher) signLegacy(ctx context.Context, repo string, d trust.Digest, k *Key) (trust.Digest, error) {
 	layers, old, err := p.legacyLayers(ctx, repo, d)
 	if err != nil {
@@ -116,7 +116,7 @@ func (p *Publisher) signLegacy(ctx context.Context, repo string, d trust.Digest,
 		return old, nil
 	}
 	if len(layers) >= maxLegacySignatures {
-		return "", fmt.Errorf("there are %d signatures already, no verifier looks at more", len(layers))
+		return "", fmt.Errorf("the image has %d legacy signatures, the maximum; remove one or use --format bundle", len(layers))
 	}
 	sig, err := k.signRaw(payload)
 	if err != nil {
@@ -136,7 +136,7 @@ func (p *Publisher) signLegacy(ctx context.Context, repo string, d trust.Digest,
 	return a.digest(), p.write(ctx, repo, verify.LegacyTag(d), a)
 }
 
-// legacyLayers returns the signatures that are there, and their manifest.
+// legacyLayers returns the existing signatures and the digest of their manifest.
 func (p *Publisher) legacyLayers(ctx context.Context, repo string, d trust.Digest) ([]blob, trust.Digest, error) {
 	found, err := p.client.Tagged(ctx, repo, verify.LegacyTag(d))
 	if errors.Is(err, registry.ErrNotFound) {
@@ -145,7 +145,7 @@ func (p *Publisher) legacyLayers(ctx context.Context, repo string, d trust.Diges
 	if err != nil {
 		return nil, "", err
 	}
-	m := found[len(found)-1] // the registry's own
+	m := found[len(found)-1] // the registry's, after those of mirrors
 	var out []blob
 	for _, l := range m.Layers {
 		b, err := p.client.Bytes(ctx, repo, l, maxMaterial)
@@ -157,8 +157,7 @@ func (p *Publisher) legacyLayers(ctx context.Context, repo string, d trust.Diges
 	return out, m.Digest, nil
 }
 
-// signedAlready reports whether one of the layers is the key's signature over
-// this payload.
+// signedAlready reports whether a layer is the key's signature of the payload.
 func signedAlready(layers []blob, payload []byte, k *Key) bool {
 	v, err := signature.LoadVerifier(k.signer.Public(), crypto.SHA256)
 	if err != nil {
@@ -175,7 +174,7 @@ func signedAlready(layers []blob, payload []byte, k *Key) bool {
 }
 
 // imageConfig returns the config of a signature manifest as cosign writes it,
-// for registries that look into it.
+// since some registries validate it.
 func imageConfig(layers []blob) ([]byte, error) {
 	var c struct {
 		Architecture string `json:"architecture"`
@@ -194,7 +193,7 @@ func imageConfig(layers []blob) ([]byte, error) {
 	return json.Marshal(c)
 }
 
-// sigstoreBundle is a Sigstore bundle of version 0.3 that a bare key signed.
+// sigstoreBundle is a Sigstore bundle of version 0.3, signed with a key.
 type sigstoreBundle struct {
 	MediaType            string `json:"mediaType"`
 	VerificationMaterial struct {
@@ -213,7 +212,7 @@ type bundledSig struct {
 	Sig []byte `json:"sig"`
 }
 
-// signBundle pushes a bundle that refers to the image.
+// signBundle signs an image and pushes the bundle.
 func (p *Publisher) signBundle(ctx context.Context, repo string, m registry.Manifest, k *Key) (trust.Digest, error) {
 	raw, err := MakeBundle(m.Digest, k)
 	if err != nil {
@@ -222,7 +221,7 @@ func (p *Publisher) signBundle(ctx context.Context, repo string, m registry.Mani
 	return p.pushBundle(ctx, repo, m, raw, verify.PredicateSign)
 }
 
-// MakeBundle returns a Sigstore bundle that signs a digest.
+// MakeBundle signs a digest and returns the Sigstore bundle.
 func MakeBundle(d trust.Digest, k *Key) ([]byte, error) {
 	statement, err := json.Marshal(verify.NewStatement(d))
 	if err != nil {
@@ -231,9 +230,9 @@ func MakeBundle(d trust.Digest, k *Key) ([]byte, error) {
 	return makeBundle(statement, k)
 }
 
-// Attest signs an in-toto statement of any predicate type about a digest, with
-// an empty predicate, and pushes it as a bundle: it's an attestation, and no
-// signature for Lockstep.
+// Attest signs an in-toto statement about a digest, with the given predicate type
+// and an empty predicate, and pushes it as a bundle. Verification of a release
+// ignores attestations.
 func (p *Publisher) Attest(ctx context.Context, repo string, d trust.Digest, k *Key, predicate string) (trust.Digest, error) {
 	m, err := p.client.Manifest(ctx, repo, d)
 	if err != nil {
@@ -265,7 +264,7 @@ func (p *Publisher) pushBundle(ctx context.Context, repo string, m registry.Mani
 	return a.digest(), p.write(ctx, repo, "", a)
 }
 
-// makeBundle signs a statement.
+// makeBundle signs a statement and returns the bundle.
 func makeBundle(statement []byte, k *Key) ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(k.signer.Public())
 	if err != nil {
@@ -284,12 +283,12 @@ func makeBundle(statement []byte, k *Key) ([]byte, error) {
 	return json.Marshal(b)
 }
 
-// SignTree signs the files of a payload path: it returns the content of
-// verify.SignatureFile. old is what that file holds now, or nil; signatures in
-// it over the same files are kept.
+// SignTree signs the digest of a payload path and returns the new content of
+// verify.SignatureFile. It keeps signatures of the same digest in old, the
+// current content or nil.
 func SignTree(d trust.Digest, old []byte, k *Key) ([]byte, error) {
 	if k.ssh != nil {
-		return nil, errors.New("an OpenSSH key can't sign releases")
+		return nil, errors.New("sign: OpenSSH keys can't sign releases; use a key from `lockstep trust init` or `cosign generate-key-pair`")
 	}
 	statement, err := json.Marshal(verify.NewStatement(d))
 	if err != nil {
