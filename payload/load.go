@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
@@ -187,7 +187,7 @@ func scanTree(tree fs.FS, limits Limits) (*scan, error) {
 		}
 		s.files = append(s.files, file)
 	}
-	s.hash = "sha256:" + hex.EncodeToString(sum.Sum(nil))
+	s.hash = trust.DigestOfSum([sha256.Size]byte(sum.Sum(nil))).String()
 	s.builder = builder{}
 	return s, nil
 }

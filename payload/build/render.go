@@ -302,8 +302,8 @@ func checkPlugins(in *tree.Tree, dir string, entries []string) error {
 	return nil
 }
 
-// remoteReference are what kustomize takes for a repository or a URL even if a
-// file of that name exists.
+// remoteReference matches references that kustomize treats as a repository or a
+// URL even if a file with the same name exists.
 var remoteReference = regexp.MustCompile(`://|::|@|\?|%|//|_git|\.git(/|$)|(?i)^(gh:|[a-z0-9.-]+\.(com|org|net|io)[/:])`)
 
 func checkReference(in *tree.Tree, dir, ref string, seen map[string]bool) error {

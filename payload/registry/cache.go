@@ -21,13 +21,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// Reader is what a Kept reads through; Client is one.
+// Reader reads from a registry. Client and Cache implement it.
 type Reader interface {
 	Manifest(ctx context.Context, repo string, d trust.Digest) (Manifest, error)
 	Tagged(ctx context.Context, repo, tag string) ([]Manifest, error)
@@ -36,41 +34,41 @@ type Reader interface {
 	Blob(ctx context.Context, repo string, d Descriptor, offset int64) (*Stream, error)
 }
 
-// The limits of what is kept.
+// Limits of the cache, in bytes.
 const (
-	// maxKeptBlob is the largest blob that is kept: a release's, not an
-	// operating system's.
-	maxKeptBlob = 64 << 20
-	// maxKept is how many bytes are kept in all; the ones that were used
-	// longest ago go first.
-	maxKept = 256 << 20
+	// maxCachedBlob is the maximum size of a cached blob: releases are cached, OS
+	// images aren't.
+	maxCachedBlob = 64 << 20
+	// maxCachedBytes is the total size; the least recently used files are evicted
+	// first.
+	maxCachedBytes = 256 << 20
 )
 
-// Cache reads through to a registry and keeps on the disk what came, so that
-// what was brought once can be brought again while the registry is away. Nothing
-// is trusted for being kept: content is checked against its digest whenever it
-// is read, and signatures are verified again by whoever asks.
+// Cache reads from a registry and caches the content on disk, so that it remains
+// available while the registry is unreachable. Cached content isn't trusted: its
+// digest is verified at each read, and callers verify signatures again.
 //
-// Only a failure to get an answer leads to what is kept: an answer of the
-// registry, that it has nothing included, is passed on. It's safe for concurrent
-// use by one process.
+// The cache serves only requests without a response. Responses of the registry,
+// including ErrNotFound, are returned. It is safe for concurrent use in one
+// process.
 type Cache struct {
 	inner Reader
 	dir   string
 	now   func() time.Time
-	mu    sync.Mutex // guards the removal of old files
+	mu    sync.Mutex // guards eviction
 }
 
-// NewCache keeps what comes from inner in a directory of its own.
+// NewCache returns a cache of inner in a directory, which it creates if absent and
+// must not be shared.
 func NewCache(inner Reader, dir string, now func() time.Time) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("directory of kept content: %w", err)
+		return nil, fmt.Errorf("create registry cache: %w", err)
 	}
 	return &Cache{inner: inner, dir: dir, now: now}, nil
 }
 
-// away reports whether an error means that the registry gave no answer.
-func away(err error) bool {
+// unreachable reports whether an error means that the registry didn't respond.
+func unreachable(err error) bool {
 	var limit *files.LimitError
 	var refused *trust.Refusal
 	return err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, context.Canceled) &&
@@ -78,40 +76,40 @@ func away(err error) bool {
 }
 
 // Manifest implements Reader.
-func (k *Cache) Manifest(ctx context.Context, repo string, d trust.Digest) (Manifest, error) {
-	m, err := k.inner.Manifest(ctx, repo, d)
+func (c *Cache) Manifest(ctx context.Context, repo string, d trust.Digest) (Manifest, error) {
+	m, err := c.inner.Manifest(ctx, repo, d)
 	if err == nil {
-		k.keepManifest(m)
+		c.storeManifest(m)
 		return m, nil
 	}
-	if away(err) {
-		if kept, ok := k.manifest(d); ok {
-			return kept, nil
+	if unreachable(err) {
+		if cached, ok := c.manifest(d); ok {
+			return cached, nil
 		}
 	}
 	return m, err
 }
 
 // Tagged implements Reader.
-func (k *Cache) Tagged(ctx context.Context, repo, tag string) ([]Manifest, error) {
-	list, err := k.inner.Tagged(ctx, repo, tag)
+func (c *Cache) Tagged(ctx context.Context, repo, tag string) ([]Manifest, error) {
+	list, err := c.inner.Tagged(ctx, repo, tag)
 	name := listName("tag", repo, tag)
 	if err == nil {
 		digests := make([]trust.Digest, 0, len(list))
 		for _, m := range list {
-			k.keepManifest(m)
+			c.storeManifest(m)
 			digests = append(digests, m.Digest)
 		}
-		k.keepJSON(name, digests)
+		c.storeJSON(name, digests)
 		return list, nil
 	}
 	var digests []trust.Digest
-	if !away(err) || !k.json(name, &digests) {
+	if !unreachable(err) || !c.json(name, &digests) {
 		return list, err
 	}
 	var out []Manifest
 	for _, d := range digests {
-		if m, ok := k.manifest(d); ok {
+		if m, ok := c.manifest(d); ok {
 			out = append(out, m)
 		}
 	}
@@ -122,69 +120,68 @@ func (k *Cache) Tagged(ctx context.Context, repo, tag string) ([]Manifest, error
 }
 
 // Referrers implements Reader.
-func (k *Cache) Referrers(ctx context.Context, repo string, d trust.Digest) ([]Descriptor, error) {
-	list, err := k.inner.Referrers(ctx, repo, d)
+func (c *Cache) Referrers(ctx context.Context, repo string, d trust.Digest) ([]Descriptor, error) {
+	list, err := c.inner.Referrers(ctx, repo, d)
 	name := listName("referrers", repo, d.String())
 	if err == nil {
-		k.keepJSON(name, list)
+		c.storeJSON(name, list)
 		return list, nil
 	}
-	var kept []Descriptor
-	if away(err) && k.json(name, &kept) {
-		return kept, nil
+	var cached []Descriptor
+	if unreachable(err) && c.json(name, &cached) {
+		return cached, nil
 	}
 	return list, err
 }
 
 // Bytes implements Reader.
-func (k *Cache) Bytes(ctx context.Context, repo string, d Descriptor, limit int64) ([]byte, error) {
-	b, err := k.inner.Bytes(ctx, repo, d, limit)
+func (c *Cache) Bytes(ctx context.Context, repo string, d Descriptor, limit int64) ([]byte, error) {
+	b, err := c.inner.Bytes(ctx, repo, d, limit)
 	if err == nil {
-		k.keep(d.Digest.Hex(), b)
+		c.store(d.Digest.Hex(), b)
 		return b, nil
 	}
-	if away(err) {
-		if kept, ok := k.content(d.Digest); ok && int64(len(kept)) <= limit {
-			return kept, nil
+	if unreachable(err) {
+		if cached, ok := c.content(d.Digest); ok && int64(len(cached)) <= limit {
+			return cached, nil
 		}
 	}
 	return b, err
 }
 
-// Blob implements Reader. A blob that is read from its beginning to its end is
-// kept then.
-func (k *Cache) Blob(ctx context.Context, repo string, d Descriptor, offset int64) (*Stream, error) {
-	s, err := k.inner.Blob(ctx, repo, d, offset)
+// Blob implements Reader. A blob is cached once it has been read completely.
+func (c *Cache) Blob(ctx context.Context, repo string, d Descriptor, offset int64) (*Stream, error) {
+	s, err := c.inner.Blob(ctx, repo, d, offset)
 	if err == nil {
-		if s.Start != 0 || d.Size > maxKeptBlob {
+		if s.Start != 0 || d.Size > maxCachedBlob {
 			return s, nil
 		}
-		return &Stream{ReadCloser: &keeper{ReadCloser: s.ReadCloser, k: k, digest: d.Digest, sum: sha256.New()}}, nil
+		return &Stream{ReadCloser: &cachingReader{ReadCloser: s.ReadCloser, c: c, digest: d.Digest, sum: sha256.New()}}, nil
 	}
-	if away(err) {
-		if kept, ok := k.content(d.Digest); ok && offset <= int64(len(kept)) {
-			return &Stream{ReadCloser: io.NopCloser(bytes.NewReader(kept[offset:])), Start: offset}, nil
+	if unreachable(err) {
+		if cached, ok := c.content(d.Digest); ok && offset <= int64(len(cached)) {
+			return &Stream{ReadCloser: io.NopCloser(bytes.NewReader(cached[offset:])), Start: offset}, nil
 		}
 	}
 	return s, err
 }
 
-// keeper gathers a stream and keeps it if it is whole and what it should be.
-type keeper struct {
+// cachingReader collects a stream and caches it on Close if its digest is correct.
+type cachingReader struct {
 	io.ReadCloser
-	k      *Cache
+	c      *Cache
 	digest trust.Digest
 	sum    hash.Hash
 	buf    bytes.Buffer
 	over   bool
 }
 
-func (r *keeper) Read(p []byte) (int, error) {
+func (r *cachingReader) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
 	if !r.over {
 		_, _ = r.sum.Write(p[:n])
 		_, _ = r.buf.Write(p[:n])
-		if r.buf.Len() > maxKeptBlob {
+		if r.buf.Len() > maxCachedBlob {
 			r.over = true
 			r.buf.Reset()
 		}
@@ -193,27 +190,27 @@ func (r *keeper) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (r *keeper) Close() error {
-	if !r.over && hex.EncodeToString(r.sum.Sum(nil)) == r.digest.Hex() {
-		r.k.keep(r.digest.Hex(), r.buf.Bytes())
+func (r *cachingReader) Close() error {
+	if !r.over && trust.DigestOfSum([sha256.Size]byte(r.sum.Sum(nil))) == r.digest {
+		r.c.store(r.digest.Hex(), r.buf.Bytes())
 	}
 	return r.ReadCloser.Close()
 }
 
-// keepManifest keeps a manifest with the type that it was served as, which its
-// bytes need not say.
-func (k *Cache) keepManifest(m Manifest) {
-	k.keep(m.Digest.Hex(), m.Bytes)
-	k.keep(m.Digest.Hex()+".type", []byte(m.Type))
+// storeManifest caches a manifest and its content type, which the manifest itself
+// may not contain.
+func (c *Cache) storeManifest(m Manifest) {
+	c.store(m.Digest.Hex(), m.Bytes)
+	c.store(m.Digest.Hex()+".type", []byte(m.Type))
 }
 
-// manifest returns a kept manifest.
-func (k *Cache) manifest(d trust.Digest) (Manifest, bool) {
-	b, ok := k.content(d)
+// manifest returns a cached manifest.
+func (c *Cache) manifest(d trust.Digest) (Manifest, bool) {
+	b, ok := c.content(d)
 	if !ok {
 		return Manifest{}, false
 	}
-	served, err := os.ReadFile(filepath.Join(k.dir, d.Hex()+".type"))
+	served, err := files.Read(filepath.Join(c.dir, d.Hex()+".type"), maxCachedBlob)
 	if err != nil {
 		return Manifest{}, false
 	}
@@ -221,79 +218,79 @@ func (k *Cache) manifest(d trust.Digest) (Manifest, bool) {
 	return m, err == nil
 }
 
-// content returns kept bytes, if they still are what their digest says.
-func (k *Cache) content(d trust.Digest) ([]byte, bool) {
+// content returns cached content if its digest is correct.
+func (c *Cache) content(d trust.Digest) ([]byte, bool) {
 	if _, err := trust.ParseDigest(string(d)); err != nil {
 		return nil, false
 	}
-	path := filepath.Join(k.dir, d.Hex())
-	b, err := os.ReadFile(path)
+	path := filepath.Join(c.dir, d.Hex())
+	b, err := files.Read(path, maxCachedBlob)
 	if err != nil || trust.DigestOf(b) != d {
 		return nil, false
 	}
-	now := k.now()
-	_ = os.Chtimes(path, now, now) // used now; a failure costs only the order of removal
+	now := c.now()
+	_ = os.Chtimes(path, now, now) // mark as used; a failure only affects the order of eviction
 	return b, true
 }
 
-// listName names what a registry said about a name or a digest.
+// listName returns the file name of a cached list for a tag or a digest.
 func listName(kind, repo, of string) string {
 	sum := sha256.Sum256([]byte(kind + "\n" + repo + "\n" + of))
 	return hex.EncodeToString(sum[:]) + ".list"
 }
 
-func (k *Cache) keepJSON(name string, v any) {
+func (c *Cache) storeJSON(name string, v any) {
 	if b, err := json.Marshal(v); err == nil {
-		k.keep(name, b)
+		c.store(name, b)
 	}
 }
 
-func (k *Cache) json(name string, v any) bool {
-	b, err := os.ReadFile(filepath.Join(k.dir, name))
+func (c *Cache) json(name string, v any) bool {
+	b, err := files.Read(filepath.Join(c.dir, name), maxCachedBlob)
 	return err == nil && json.Unmarshal(b, v) == nil
 }
 
-// keep writes a file. What can't be kept is only missing later: the directory
-// may be lost at any time anyway.
-func (k *Cache) keep(name string, b []byte) {
-	path := filepath.Join(k.dir, name)
-	if len(b) > maxKeptBlob {
+// store writes a file. Errors are ignored, since the cache may be lost at any
+// time.
+func (c *Cache) store(name string, b []byte) {
+	path := filepath.Join(c.dir, name)
+	if len(b) > maxCachedBlob {
 		return
 	}
-	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, b) {
-		now := k.now()
+	if have, err := files.Read(path, maxCachedBlob); err == nil && bytes.Equal(have, b) {
+		now := c.now()
 		_ = os.Chtimes(path, now, now)
 		return
 	}
-	if err := renameio.WriteFile(path, b, 0o600); err == nil {
-		k.tidy()
+	if err := files.Write(path, b, 0o600); err == nil {
+		c.evict()
 	}
 }
 
-// tidy removes what was used longest ago while there is too much.
-func (k *Cache) tidy() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	entries, err := os.ReadDir(k.dir)
+// evict removes the least recently used files until the cache is within its limit.
+func (c *Cache) evict() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return
 	}
-	var files []fs.FileInfo
+	var infos []fs.FileInfo
 	var total int64
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
-			files = append(files, info)
+			infos = append(infos, info)
 			total += info.Size()
 		}
 	}
-	slices.SortFunc(files, func(a, b fs.FileInfo) int {
+	slices.SortFunc(infos, func(a, b fs.FileInfo) int {
 		return cmp.Or(a.ModTime().Compare(b.ModTime()), cmp.Compare(a.Name(), b.Name()))
 	})
-	for _, f := range files {
-		if total <= maxKept {
+	for _, f := range infos {
+		if total <= maxCachedBytes {
 			return
 		}
-		if os.Remove(filepath.Join(k.dir, f.Name())) == nil {
+		if os.Remove(filepath.Join(c.dir, f.Name())) == nil {
 			total -= f.Size()
 		}
 	}

@@ -1,14 +1,12 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry reads content by digest from OCI registries and from OCI
-// layouts on the disk, within limits, and says where its credentials may go.
+// Package registry reads content by digest from OCI registries and OCI layouts on
+// disk, within limits, and restricts credentials to their hosts.
 //
-// It speaks the OCI distribution specification 1.1 itself, above the
-// authentication of go-containerregistry, because that library's readers have
-// no limits that a caller could set. It checks digests and shapes and no
-// signatures: payload/verify does, and payload/image takes nothing else than
-// what that made.
+// It implements the OCI distribution specification 1.1 on top of the
+// authentication of go-containerregistry, whose readers have no limits. It checks
+// digests and formats, but no signatures: payload/verify does.
 package registry
 
 import (
@@ -32,32 +30,33 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// ErrNotFound says that the registry answered and doesn't have the content.
+// ErrNotFound reports that the registry responded and doesn't have the content.
 var ErrNotFound = errors.New("not found")
 
-// maxSessions bounds the cached authentications; above it all are dropped.
+// maxSessions limits the cached sessions; all are dropped once it is reached.
 const maxSessions = 256
 
-// Options are the doors and the surroundings that only the process may set.
+// Options are set by flags of the process.
 type Options struct {
-	// AllowLoopback lets registries be on this machine, over plain HTTP too.
+	// AllowLoopback allows registries on loopback addresses, also over HTTP.
 	AllowLoopback bool
-	// AllowPlainHTTP lets hosts that the registries file marks plainHTTP be.
+	// AllowPlainHTTP allows HTTP for hosts with plainHTTP in the registries file.
 	AllowPlainHTTP bool
-	// AllowLayouts lets references name OCI layouts on the disk: "oci:DIR".
+	// AllowLayouts allows references to OCI layouts on disk: "oci:DIR".
 	AllowLayouts bool
-	// Deny holds further networks that are never dialled.
+	// Deny lists additional networks that are never dialled.
 	Deny []netip.Prefix
-	// Proxy is as in http.Transport; nil: none, whatever the environment says.
+	// Proxy is that of http.Transport. With nil, proxies in the environment are
+	// ignored.
 	Proxy func(*http.Request) (*url.URL, error)
-	// Now is the clock for deadlines of connections.
+	// Now is the clock for connection deadlines.
 	Now func() time.Time
-	// UserAgent names the program to registries.
+	// UserAgent is the user agent of requests; the default is lockstep.
 	UserAgent string
 }
 
-// Client reads from registries. It's safe for concurrent use and keeps
-// connections and tokens; Close drops them.
+// Client reads from registries. It is safe for concurrent use. It caches
+// connections and tokens until Close.
 type Client struct {
 	cfg  Config
 	opts Options
@@ -70,7 +69,7 @@ type Client struct {
 // New returns a client.
 func New(cfg Config, opts Options) (*Client, error) {
 	if opts.Now == nil {
-		return nil, errors.New("registry client: no clock")
+		return nil, errors.New("create registry client: clock is required")
 	}
 	if opts.UserAgent == "" {
 		opts.UserAgent = "lockstep"
@@ -90,15 +89,14 @@ func (c *Client) Close() {
 	clear(c.sessions)
 }
 
-// Manifest returns the manifest with this digest, checked against it.
+// Manifest returns the manifest with the given digest, which is verified.
 func (c *Client) Manifest(ctx context.Context, repo string, d trust.Digest) (Manifest, error) {
 	return c.manifest(ctx, repo, d.String(), d)
 }
 
-// Tagged returns the manifests that a tag names now: the registry's last, and
-// before it those of mirrors that have another. Nothing that is trusted may
-// come from a tag: it finds signatures, which stand for themselves, and a
-// mirror's may be old.
+// Tagged returns the manifests of a tag: those of mirrors that differ, then that
+// of the registry. Mirrors may be outdated. Tags must only be used to find
+// signatures, which are verified on their own.
 func (c *Client) Tagged(ctx context.Context, repo, tag string) ([]Manifest, error) {
 	if _, ok := c.layout(repo); ok {
 		m, err := c.manifest(ctx, repo, tag, "")
@@ -117,36 +115,36 @@ func (c *Client) Tagged(ctx context.Context, repo, tag string) ([]Manifest, erro
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("manifest %s of %s: %w", tag, repo, err)
+		return nil, fmt.Errorf("read manifest %s of %s: %w", tag, repo, err)
 	}
 	return out, nil
 }
 
-// Resolve returns the digest that a tag names now, for tools that show it to
-// people; what is rolled out is declared by digest.
+// Resolve returns the current digest of a tag, for display. Rollouts require
+// digests.
 func (c *Client) Resolve(ctx context.Context, repo, tag string) (trust.Digest, error) {
 	m, err := c.manifest(ctx, repo, tag, "")
 	return m.Digest, err
 }
 
-// manifest returns what a digest or a tag names. A place that serves content
-// with another digest than want is passed over as one that has nothing.
+// manifest returns the manifest of a digest or a tag. It skips locations that
+// serve another digest than want.
 func (c *Client) manifest(ctx context.Context, repo, reference string, want trust.Digest) (Manifest, error) {
 	if dir, ok := c.layout(repo); ok {
 		return dir.manifest(reference)
 	}
 	var out Manifest
-	err := c.each(ctx, repo, func(l location) (err error) {
+	err := c.tryEach(ctx, repo, func(l location) (err error) {
 		out, err = c.manifestAt(ctx, l, reference, want)
 		return err
 	})
 	if err != nil {
-		return Manifest{}, fmt.Errorf("manifest %s of %s: %w", reference, repo, err)
+		return Manifest{}, fmt.Errorf("read manifest %s of %s: %w", reference, repo, err)
 	}
 	return out, nil
 }
 
-// manifestAt asks one place.
+// manifestAt reads a manifest from one location.
 func (c *Client) manifestAt(ctx context.Context, l location, reference string, want trust.Digest) (Manifest, error) {
 	accept := strings.Join([]string{TypeOCIManifest, TypeOCIIndex, TypeDockerManifest, TypeDockerList}, ", ")
 	a, err := c.get(ctx, l, "manifests/"+reference, http.Header{"Accept": {accept}})
@@ -164,8 +162,8 @@ func (c *Client) manifestAt(ctx context.Context, l location, reference string, w
 	return parseManifest(b, a.contentType)
 }
 
-// Referrers returns the descriptors of what refers to a digest, by the
-// registry's API, or by the fallback tag where it has none. None is no error.
+// Referrers returns the referrers of a digest from the referrers API or, if the
+// registry lacks it, from the fallback tag. An empty list isn't an error.
 func (c *Client) Referrers(ctx context.Context, repo string, d trust.Digest) ([]Descriptor, error) {
 	if dir, ok := c.layout(repo); ok {
 		return dir.referrers(d)
@@ -176,10 +174,10 @@ func (c *Client) Referrers(ctx context.Context, repo string, d trust.Digest) ([]
 	}
 	var out []Descriptor
 	var failed error
-	for _, l := range locations { // all of them: a mirror may lack what the registry has
+	for _, l := range locations { // all, since a mirror may lack referrers
 		found, err := c.referrersAt(ctx, l, d)
 		if err != nil && !errors.Is(err, ErrNotFound) {
-			failed = fmt.Errorf("referrers of %s in %s: %w", d, repo, err)
+			failed = fmt.Errorf("list referrers of %s in %s: %w", d, repo, err)
 			continue
 		}
 		for _, f := range found {
@@ -194,7 +192,7 @@ func (c *Client) Referrers(ctx context.Context, repo string, d trust.Digest) ([]
 	return out, nil
 }
 
-// referrersAt asks one place, by the API or by the fallback tag.
+// referrersAt reads the referrers from one location.
 func (c *Client) referrersAt(ctx context.Context, l location, d trust.Digest) ([]Descriptor, error) {
 	h := http.Header{"Accept": {TypeOCIIndex}}
 	a, err := c.get(ctx, l, "referrers/"+d.String(), h)
@@ -213,14 +211,15 @@ func (c *Client) referrersAt(ctx context.Context, l location, d trust.Digest) ([
 	return m.Manifests, err
 }
 
-// noReferrers reports whether a registry seems not to know the referrers API.
+// noReferrers reports whether the error means that the registry lacks the
+// referrers API.
 func noReferrers(err error) bool {
 	var s *statusError
 	return errors.Is(err, ErrNotFound) || (errors.As(err, &s) &&
 		(s.code == http.StatusBadRequest || s.code == http.StatusMethodNotAllowed || s.code == http.StatusNotAcceptable))
 }
 
-// Bytes returns a whole small blob, checked against its digest.
+// Bytes returns a blob of at most limit bytes. Its digest is verified.
 func (c *Client) Bytes(ctx context.Context, repo string, d Descriptor, limit int64) ([]byte, error) {
 	if d.Size > limit {
 		return nil, &files.LimitError{What: "blob " + d.Digest.Short(), Limit: limit, Value: d.Size}
@@ -241,8 +240,8 @@ func (c *Client) Bytes(ctx context.Context, repo string, d Descriptor, limit int
 			err = read(location{}, s)
 		}
 	} else {
-		err = c.each(ctx, repo, func(l location) error {
-			a, err := c.get(ctx, l, "blobs/"+d.Digest.String(), identity())
+		err = c.tryEach(ctx, repo, func(l location) error {
+			a, err := c.get(ctx, l, "blobs/"+d.Digest.String(), identityEncoding())
 			if err != nil {
 				return err
 			}
@@ -250,50 +249,49 @@ func (c *Client) Bytes(ctx context.Context, repo string, d Descriptor, limit int
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("blob %s of %s: %w", d.Digest, repo, err)
+		return nil, fmt.Errorf("read blob %s of %s: %w", d.Digest, repo, err)
 	}
 	return out, nil
 }
 
-// identity asks for bytes as they are: what is inflated on the way isn't
-// counted.
-func identity() http.Header { return http.Header{"Accept-Encoding": {"identity"}} }
+// identityEncoding requests content without compression, so that its size can be
+// limited.
+func identityEncoding() http.Header { return http.Header{"Accept-Encoding": {"identity"}} }
 
-// Blob streams a blob from offset on, of which d gives digest and size. The
-// caller checks the digest and closes the stream. Start in the result is where
-// the stream begins: 0 if the registry has no ranges.
+// Blob streams a blob from an offset. The stream starts at 0 if the registry
+// doesn't support ranges. The caller verifies the digest and closes the stream.
 func (c *Client) Blob(ctx context.Context, repo string, d Descriptor, offset int64) (*Stream, error) {
 	if dir, ok := c.layout(repo); ok {
 		return dir.blob(d.Digest, offset)
 	}
 	var out *Stream
-	err := c.each(ctx, repo, func(l location) (err error) {
+	err := c.tryEach(ctx, repo, func(l location) (err error) {
 		out, err = c.blobAt(ctx, l, d, offset)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("blob %s of %s: %w", d.Digest, repo, err)
+		return nil, fmt.Errorf("read blob %s of %s: %w", d.Digest, repo, err)
 	}
 	return out, nil
 }
 
-// blobAt asks one place, with a range if there's an offset. The range has an
-// end, since some registries know no other; one that knows none at all is
-// asked for everything.
+// blobAt requests a blob from one location, with a range if offset isn't 0. The
+// range has an end, which some registries require. If the registry doesn't
+// support ranges, the whole blob is requested.
 func (c *Client) blobAt(ctx context.Context, l location, d Descriptor, offset int64) (*Stream, error) {
-	h, path := identity(), "blobs/"+d.Digest.String()
+	h, path := identityEncoding(), "blobs/"+d.Digest.String()
 	if offset > 0 && offset < d.Size {
 		h.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, d.Size-1))
 		a, err := c.get(ctx, l, path, h)
 		switch {
 		case err != nil && !noRanges(err):
 			return nil, err
-		case err == nil && a.starts(offset):
+		case err == nil && a.startsAt(offset):
 			return &Stream{ReadCloser: a.body, Start: offset}, nil
 		case err == nil && !a.partial:
 			return &Stream{ReadCloser: a.body}, nil
 		case err == nil:
-			_ = a.body.Close() // another part than was asked for
+			_ = a.body.Close() // another range than requested
 		}
 		h.Del("Range")
 	}
@@ -304,48 +302,50 @@ func (c *Client) blobAt(ctx context.Context, l location, d Descriptor, offset in
 	return &Stream{ReadCloser: a.body}, nil
 }
 
-// noRanges reports whether a registry refuses the range rather than the blob.
+// noRanges reports whether the error means that the registry doesn't support
+// ranges.
 func noRanges(err error) bool {
 	s, ok := errors.AsType[*statusError](err)
 	return ok && (s.code == http.StatusRequestedRangeNotSatisfiable || s.code == http.StatusBadRequest || s.code == http.StatusNotImplemented)
 }
 
-// Stream is the content of a blob from Start on.
+// Stream is the content of a blob from offset Start.
 type Stream struct {
 	io.ReadCloser
 	Start int64
 }
 
-// readAll reads an answer of at most limit bytes.
+// readAll reads a response of at most limit bytes.
 func readAll(r io.Reader, limit int64) ([]byte, error) {
-	b, err := files.ReadAll(r, limit, "the answer")
+	b, err := files.ReadAll(r, limit, "the response")
 	if limited := (*files.LimitError)(nil); err != nil && !errors.As(err, &limited) {
-		return nil, plainError(err)
+		return nil, withoutURL(err)
 	}
 	return b, err
 }
 
-// drain lets the connection be used again if little is left to read.
+// drain reads a small rest of the body so that the connection can be reused, and
+// closes it.
 func drain(body io.ReadCloser) {
 	const little = 4 << 10
-	_, _ = io.CopyN(io.Discard, body, little) // a failure only costs the connection
+	_, _ = io.CopyN(io.Discard, body, little) // on failure, the connection isn't reused
 	_ = body.Close()
 }
 
-// location is one place where a repository may be read.
+// location is the registry or a mirror of a repository.
 type location struct{ repository name.Repository }
 
-// check compares bytes with the digest that they should have, if one is known.
+// check verifies the digest of content unless want is empty.
 func (l location) check(b []byte, want trust.Digest) error {
 	if got := trust.DigestOf(b); want != "" && got != want {
-		return fmt.Errorf("registry %s served content with digest %s", l.repository.RegistryStr(), got)
+		return fmt.Errorf("registry %s served digest %s, must be %s", l.repository.RegistryStr(), got, want)
 	}
 	return nil
 }
 
-// each tries the mirrors of a repository and then the registry itself until
-// one succeeds. The error is ErrNotFound only if the registry itself says so.
-func (c *Client) each(ctx context.Context, repo string, f func(location) error) error {
+// tryEach calls f for the mirrors of a repository and then for the registry until
+// it succeeds. The error is that of the registry.
+func (c *Client) tryEach(ctx context.Context, repo string, f func(location) error) error {
 	locations, err := c.locations(repo)
 	if err != nil {
 		return err
@@ -372,7 +372,7 @@ func (c *Client) each(ctx context.Context, repo string, f func(location) error) 
 func (c *Client) locations(repo string) ([]location, error) {
 	origin, err := name.NewRepository(repo, name.StrictValidation)
 	if err != nil {
-		return nil, fmt.Errorf("repository %q: %w", repo, err)
+		return nil, fmt.Errorf("parse repository %q: %w", repo, err)
 	}
 	host := c.cfg.host(origin.RegistryStr())
 	var out []location
@@ -380,74 +380,74 @@ func (c *Client) locations(repo string) ([]location, error) {
 		full := strings.TrimSuffix(m, "/") + "/" + origin.RepositoryStr()
 		mirrorHost, _, _ := strings.Cut(m, "/")
 		var opts []name.Option
-		if c.plainAllowed(mirrorHost) {
+		if c.allowsPlainHTTP(mirrorHost) {
 			opts = append(opts, name.Insecure)
 		}
 		r, err := name.NewRepository(full, opts...)
 		if err != nil {
-			return nil, fmt.Errorf("repository %q: %w", full, err)
+			return nil, fmt.Errorf("parse repository %q: %w", full, err)
 		}
 		out = append(out, location{r})
 	}
 	return out, nil
 }
 
-// answer is content that a registry sends; whoever has it closes the body.
-type answer struct {
+// response is a response with content. The receiver closes the body.
+type response struct {
 	body        io.ReadCloser
 	contentType string
 	partial     bool
 	span        string // Content-Range
 }
 
-// starts reports whether the answer is the part from offset on.
-func (a answer) starts(offset int64) bool {
+// startsAt reports whether the response is the range from offset.
+func (a response) startsAt(offset int64) bool {
 	return a.partial && strings.HasPrefix(a.span, fmt.Sprintf("bytes %d-", offset))
 }
 
-// get asks a registry and turns its answer into an error unless it's content.
-// Bodies of errors are never shown: they're the registry's words.
-func (c *Client) get(ctx context.Context, l location, path string, header http.Header) (answer, error) {
+// get sends a request and returns an error unless the response has content. It
+// drops the bodies of error responses, which are untrusted.
+func (c *Client) get(ctx context.Context, l location, path string, header http.Header) (response, error) {
 	rt, err := c.session(ctx, l.repository)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	reg := l.repository.Registry
 	u := url.URL{Scheme: reg.Scheme(), Host: reg.RegistryStr(), Path: "/v2/" + l.repository.RepositoryStr() + "/" + path}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	req.Header = header
 	client := http.Client{Transport: rt, CheckRedirect: checkRedirect}
-	resp, err := client.Do(req) //nolint:bodyclose // it is handed on in the answer
+	resp, err := client.Do(req) //nolint:bodyclose // the receiver of the response closes it
 	if err != nil {
-		return answer{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), plainError(err))
+		return response{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), withoutURL(err))
 	}
 	switch resp.StatusCode {
 	case http.StatusOK, http.StatusPartialContent:
-		return answer{
+		return response{
 			body: resp.Body, contentType: resp.Header.Get("Content-Type"),
 			partial: resp.StatusCode == http.StatusPartialContent, span: resp.Header.Get("Content-Range"),
 		}, nil
 	case http.StatusNotFound:
 		drain(resp.Body)
-		return answer{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), ErrNotFound)
+		return response{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), ErrNotFound)
 	default:
 		drain(resp.Body)
-		return answer{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), &statusError{resp.StatusCode})
+		return response{}, fmt.Errorf("registry %s: %w", reg.RegistryStr(), &statusError{resp.StatusCode})
 	}
 }
 
-// statusError is an answer that isn't content.
+// statusError is a response with an error status.
 type statusError struct{ code int }
 
-// Error names the status in words of ours.
+// Error returns the status without text from the registry.
 func (e *statusError) Error() string {
-	return fmt.Sprintf("it answers %d %s", e.code, http.StatusText(e.code))
+	return fmt.Sprintf("status %d %s", e.code, http.StatusText(e.code))
 }
 
-// session returns a transport that is authenticated for pulling.
+// session returns a transport with authentication for pulls.
 func (c *Client) session(ctx context.Context, repo name.Repository) (http.RoundTripper, error) {
 	key := repo.Name()
 	c.mu.Lock()
@@ -464,7 +464,7 @@ func (c *Client) session(ctx context.Context, repo name.Repository) (http.RoundT
 	base := transport.NewUserAgent(g, c.opts.UserAgent)
 	rt, err = transport.NewWithContext(ctx, repo.Registry, auth, base, []string{repo.Scope(transport.PullScope)})
 	if err != nil {
-		return nil, fmt.Errorf("registry %s: %w", repo.RegistryStr(), withoutBody(plainError(err)))
+		return nil, fmt.Errorf("registry %s: %w", repo.RegistryStr(), withoutBody(withoutURL(err)))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -475,7 +475,7 @@ func (c *Client) session(ctx context.Context, repo name.Repository) (http.RoundT
 	return rt, nil
 }
 
-// withoutBody drops the registry's own words from an error.
+// withoutBody removes text from the registry from an error.
 func withoutBody(err error) error {
 	if t, ok := errors.AsType[*transport.Error](err); ok {
 		return &statusError{t.StatusCode}
@@ -483,7 +483,7 @@ func withoutBody(err error) error {
 	return err
 }
 
-// guard returns the transport of a host.
+// guard returns the transport for a host.
 func (c *Client) guard(host string) (*guard, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -498,8 +498,8 @@ func (c *Client) guard(host string) (*guard, error) {
 	return g, nil
 }
 
-// PushTarget returns a repository and the options for go-containerregistry to
-// write to it, through the same transport and credentials.
+// PushTarget returns a repository and the options with which go-containerregistry
+// pushes to it, with the same transport and credentials.
 func (c *Client) PushTarget(ctx context.Context, repo string) (name.Repository, []remote.Option, error) {
 	locations, err := c.locations(repo)
 	if err != nil {

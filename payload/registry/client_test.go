@@ -28,7 +28,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// server is a registry, or a part of one, that remembers what it was asked.
+// server is a registry, or a part of one, that records requests.
 type server struct {
 	host    string
 	mu      sync.Mutex
@@ -54,7 +54,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.handler.ServeHTTP(w, r)
 }
 
-// sawCredentials reports whether any request carried basic credentials.
+// sawCredentials reports whether a request had basic credentials.
 func (s *server) sawCredentials() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func newRegistry(t *testing.T) *server {
 	return serve(t, ggcr.New(ggcr.WithReferrersSupport(true), ggcr.Logger(log.New(io.Discard, "", 0))))
 }
 
-// push puts an image into a registry and returns its digest and a layer's.
+// push pushes an image and returns the digests of the image and its layer.
 func (s *server) push(t *testing.T, repo string) (image, layer trust.Digest) {
 	t.Helper()
 	img, err := random.Image(1<<10, 1)
@@ -116,7 +116,7 @@ func withPassword(t *testing.T, host string) Host {
 	return Host{Host: host, Credentials: Credentials{Username: "robot", PasswordFile: file}}
 }
 
-func TestWallEightAddressesAreCheckedWhenDialled(t *testing.T) {
+func TestT8AddressesAreCheckedWhenDialled(t *testing.T) {
 	s := newRegistry(t)
 	d, _ := s.push(t, "a/b")
 	_, port, _ := strings.Cut(s.host, ":")
@@ -125,11 +125,11 @@ func TestWallEightAddressesAreCheckedWhenDialled(t *testing.T) {
 		o    Options
 		want string
 	}{
-		"loopback":             {s.host, Options{}, "loopback addresses need"},
-		"loopback by name":     {"localhost:" + port, Options{}, "loopback addresses need"},
-		"a denied network":     {s.host, Options{AllowLoopback: true, Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, "is denied"},
-		"loopback, allowed":    {s.host, Options{AllowLoopback: true}, ""},
-		"metadata by its name": {"169.254.169.254:80", Options{AllowLoopback: true}, "refused"},
+		"loopback":          {s.host, Options{}, "loopback addresses require"},
+		"loopback by name":  {"localhost:" + port, Options{}, "loopback addresses require"},
+		"a denied network":  {s.host, Options{AllowLoopback: true, Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, "is denied"},
+		"loopback, allowed": {s.host, Options{AllowLoopback: true}, ""},
+		"metadata":          {"169.254.169.254:80", Options{AllowLoopback: true}, "aren't allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := client(t, Config{}, tc.o).Manifest(t.Context(), tc.host+"/a/b", d)
@@ -149,7 +149,7 @@ func TestWallEightAddressesAreCheckedWhenDialled(t *testing.T) {
 	}
 }
 
-// roundTripper answers every request.
+// roundTripper responds to every request.
 type roundTripper struct{ seen int }
 
 func (r *roundTripper) RoundTrip(*http.Request) (*http.Response, error) {
@@ -157,7 +157,7 @@ func (r *roundTripper) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }
 
-func TestWallEightPlainHTTPIsForMarkedHostsOnly(t *testing.T) {
+func TestT8PlainHTTPIsLimitedToMarkedHosts(t *testing.T) {
 	c := client(t, Config{Registries: []Host{{Host: "plain.example.com", PlainHTTP: true}}}, Options{})
 	allowed := client(t, c.cfg, Options{AllowPlainHTTP: true})
 	for name, tc := range map[string]struct {
@@ -174,19 +174,19 @@ func TestWallEightPlainHTTPIsForMarkedHostsOnly(t *testing.T) {
 		"a name like loopback": {client(t, Config{}, Options{AllowLoopback: true}), "http://localhost.evil.example.com/v2/", false},
 	} {
 		inner := &roundTripper{}
-		g := &guard{inner: inner, host: "plain.example.com", plain: tc.client.plainAllowed}
+		g := &guard{inner: inner, host: "plain.example.com", allowsPlainHTTP: tc.client.allowsPlainHTTP}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, tc.url, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = g.RoundTrip(req) //nolint:bodyclose // it has none
+		_, err = g.RoundTrip(req) //nolint:bodyclose // the response has no body
 		if (err == nil) != tc.ok || (inner.seen == 1) != tc.ok {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestWallEightCredentialsStayOnTheirHost(t *testing.T) {
+func TestT8CredentialsStayOnTheirHost(t *testing.T) {
 	token := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"token":"t"}`)
 	}))
@@ -207,7 +207,7 @@ func TestWallEightCredentialsStayOnTheirHost(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 	if len(token.auth) != 0 {
-		t.Errorf("the foreign realm was asked: %q", token.auth)
+		t.Errorf("the other realm got requests: %q", token.auth)
 	}
 	host.AuthHosts = []string{"localhost:" + port(token)}
 	if _, err := client(t, Config{Registries: []Host{host}}, Options{AllowLoopback: true}).Manifest(t.Context(), s.host+"/a/b", d); err != nil {
@@ -223,7 +223,7 @@ func port(s *server) string {
 	return p
 }
 
-func TestWallEightARedirectCarriesNoCredentials(t *testing.T) {
+func TestT8RedirectsHaveNoCredentials(t *testing.T) {
 	store := newRegistry(t)
 	_, layer := store.push(t, "a/b")
 	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -243,18 +243,18 @@ func TestWallEightARedirectCarriesNoCredentials(t *testing.T) {
 	}
 	defer func() { _ = in.Close() }()
 	if store.sawCredentials() || !s.sawCredentials() {
-		t.Errorf("the store saw %q, the registry %q", store.auth, s.auth)
+		t.Errorf("the store got %q, the registry %q", store.auth, s.auth)
 	}
 	via := &http.Request{URL: mustURL(t, "https://a.example.com/")}
 	if err := checkRedirect(&http.Request{URL: mustURL(t, "http://a.example.com/")}, []*http.Request{via}); err == nil {
-		t.Error("a redirect left TLS")
+		t.Error("a redirect from https to http was allowed")
 	}
 	if err := checkRedirect(via, slices.Repeat([]*http.Request{via}, maxRedirects+1)); err == nil {
-		t.Error("redirects never end")
+		t.Error("too many redirects were allowed")
 	}
 }
 
-func TestMirrorsAreTriedFirstAndTrustedWithNothing(t *testing.T) {
+func TestMirrorsAreTriedFirstWithoutTrust(t *testing.T) {
 	origin, mirror, empty := newRegistry(t), newRegistry(t), newRegistry(t)
 	d, layer := origin.push(t, "a/b")
 	lying := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -263,7 +263,7 @@ func TestMirrorsAreTriedFirstAndTrustedWithNothing(t *testing.T) {
 	}))
 	for name, mirrors := range map[string][]string{
 		"an empty one":                  {empty.host},
-		"one that is down":              {"127.0.0.1:1"},
+		"one that is unreachable":       {"127.0.0.1:1"},
 		"one with a prefix":             {mirror.host + "/cache"},
 		"one that serves other content": {lying.host},
 		"all of them":                   {"127.0.0.1:1", empty.host, lying.host, mirror.host},
@@ -279,23 +279,23 @@ func TestMirrorsAreTriedFirstAndTrustedWithNothing(t *testing.T) {
 				t.Errorf("blob: %v", err)
 			}
 			if _, err := c.Manifest(t.Context(), origin.host+"/a/b", trust.DigestOf(nil)); !errors.Is(err, ErrNotFound) {
-				t.Errorf("what isn't there: %v", err)
+				t.Errorf("missing manifest: %v", err)
 			}
 		})
 	}
 	if empty.sawCredentials() || lying.sawCredentials() || mirror.sawCredentials() {
-		t.Error("a mirror saw the registry's credentials")
+		t.Error("a mirror got the registry's credentials")
 	}
 	if !slices.Contains(mirror.paths, "/v2/cache/a/b/manifests/"+d.String()) {
 		t.Errorf("the mirror's prefix wasn't used: %q", mirror.paths)
 	}
 	fullHost := Host{Host: "registry.example.com", Mirrors: []string{origin.host}}
 	if _, err := client(t, Config{Registries: []Host{fullHost}}, Options{AllowLoopback: true}).Manifest(t.Context(), "registry.example.com/a/b", d); err != nil {
-		t.Errorf("from a mirror while the registry can't be reached: %v", err)
+		t.Errorf("from a mirror while the registry is unreachable: %v", err)
 	}
 }
 
-func TestWallEightAnswersAreBounded(t *testing.T) {
+func TestT8ResponsesAreBounded(t *testing.T) {
 	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/v2/"):
@@ -314,18 +314,18 @@ func TestWallEightAnswersAreBounded(t *testing.T) {
 		t.Errorf("a large manifest: %v", err)
 	}
 	if _, err := c.Bytes(t.Context(), s.host+"/a/b", Descriptor{Digest: trust.DigestOf(nil), Size: 10}, 100); !errors.As(err, &limit) {
-		t.Errorf("a blob larger than its descriptor says: %v", err)
+		t.Errorf("a blob larger than its descriptor: %v", err)
 	}
 	if _, err := c.Bytes(t.Context(), s.host+"/a/b", Descriptor{Digest: trust.DigestOf(nil), Size: 1000}, 100); !errors.As(err, &limit) {
 		t.Errorf("a blob larger than allowed: %v", err)
 	}
 	if _, err := c.Tagged(t.Context(), s.host+"/a/b", "bad"); err == nil || strings.Contains(err.Error(), "evil") {
-		t.Errorf("the registry's own words are shown: %v", err)
+		t.Errorf("the error contains the registry's body: %v", err)
 	}
 }
 
-func TestLayoutsNeedTheirOption(t *testing.T) {
-	if _, err := client(t, Config{}, Options{}).Manifest(t.Context(), "oci:"+t.TempDir(), trust.DigestOf(nil)); err == nil || !strings.Contains(err.Error(), "option") {
+func TestLayoutsRequireTheirOption(t *testing.T) {
+	if _, err := client(t, Config{}, Options{}).Manifest(t.Context(), "oci:"+t.TempDir(), trust.DigestOf(nil)); err == nil || !strings.Contains(err.Error(), "aren't enabled") {
 		t.Errorf("got %v", err)
 	}
 	c := client(t, Config{}, Options{AllowLayouts: true})
@@ -334,24 +334,24 @@ func TestLayoutsNeedTheirOption(t *testing.T) {
 	}
 }
 
-func TestBlobsResumeWhateverARegistryKnowsOfRanges(t *testing.T) {
+func TestBlobsResumeWithOrWithoutRanges(t *testing.T) {
 	content := strings.Repeat("0123456789", 1000)
 	d := Descriptor{Digest: trust.DigestOf([]byte(content)), Size: int64(len(content))}
 	peer := newRegistry(t)
 	_, layer := peer.push(t, "a/b")
 	ranges := map[string]http.HandlerFunc{
-		"all of them": func(w http.ResponseWriter, r *http.Request) {
+		"supported": func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "", time.Time{}, strings.NewReader(content))
 		},
-		"nothing": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) },
-		"that it has none": func(w http.ResponseWriter, r *http.Request) {
+		"ignored": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, content) },
+		"rejected": func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Range") != "" {
 				w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 				return
 			}
 			_, _ = io.WriteString(w, content)
 		},
-		"another part": func(w http.ResponseWriter, r *http.Request) {
+		"another range": func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Range") != "" {
 				w.Header().Set("Content-Range", "bytes 5-9/10000")
 				w.WriteHeader(http.StatusPartialContent)
@@ -375,7 +375,7 @@ func TestBlobsResumeWhateverARegistryKnowsOfRanges(t *testing.T) {
 				if err := in.Close(); err != nil {
 					t.Error(err)
 				}
-				if name == "all of them" && in.Start != offset {
+				if name == "supported" && in.Start != offset {
 					t.Errorf("from %d: the range wasn't used", offset)
 				}
 			}

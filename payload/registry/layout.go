@@ -15,10 +15,10 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// LayoutPrefix marks a reference to an OCI layout on the disk.
+// LayoutPrefix is the prefix of references to OCI layouts on disk.
 const LayoutPrefix = "oci:"
 
-// refName is the annotation of an index entry that stands for a tag.
+// refName is the annotation for a tag in an index entry.
 const refName = "org.opencontainers.image.ref.name"
 
 // layoutDir is an OCI image layout (image-spec 1.1, image-layout.md).
@@ -27,16 +27,16 @@ type layoutDir struct {
 	allowed bool
 }
 
-// layout returns the layout that a repository names.
+// layout returns the layout of a repository with LayoutPrefix.
 func (c *Client) layout(repo string) (layoutDir, bool) {
 	dir, ok := strings.CutPrefix(repo, LayoutPrefix)
 	return layoutDir{dir: dir, allowed: c.opts.AllowLayouts}, ok
 }
 
-// open opens a file under the layout; symbolic links don't lead out of it.
+// open opens a file in the layout. Symbolic links can't leave it.
 func (l layoutDir) open(name string) (fs.File, error) {
 	if !l.allowed {
-		return nil, errors.New("OCI layouts on the disk need the option that allows them")
+		return nil, errors.New("OCI layouts on disk aren't enabled in this program")
 	}
 	root, err := os.OpenRoot(l.dir)
 	if err != nil {
@@ -70,7 +70,7 @@ func (l layoutDir) index() (Manifest, error) {
 		return m, err
 	}
 	if err := json.Unmarshal(b, &m); err != nil {
-		return m, fmt.Errorf("layout %s: index.json: %w", l.dir, err)
+		return m, fmt.Errorf("parse index.json of layout %s: %w", l.dir, err)
 	}
 	if len(m.Manifests) > maxDescriptors {
 		return m, fmt.Errorf("layout %s has %d entries, at most %d are allowed", l.dir, len(m.Manifests), maxDescriptors)
@@ -78,7 +78,7 @@ func (l layoutDir) index() (Manifest, error) {
 	return m, nil
 }
 
-// manifest returns a manifest by digest or by the name in the index.
+// manifest returns a manifest by digest or by tag.
 func (l layoutDir) manifest(reference string) (Manifest, error) {
 	d, err := trust.ParseDigest(reference)
 	if err != nil {
@@ -107,10 +107,10 @@ func (l layoutDir) named(tag string) (trust.Digest, error) {
 			return trust.ParseDigest(string(d.Digest))
 		}
 	}
-	return "", fmt.Errorf("layout %s has no %q: %w", l.dir, tag, ErrNotFound)
+	return "", fmt.Errorf("layout %s: tag %q: %w", l.dir, tag, ErrNotFound)
 }
 
-// referrers looks through the index for manifests whose subject is d.
+// referrers returns the manifests in the index whose subject is d.
 func (l layoutDir) referrers(d trust.Digest) ([]Descriptor, error) {
 	index, err := l.index()
 	if err != nil {
@@ -120,7 +120,7 @@ func (l layoutDir) referrers(d trust.Digest) ([]Descriptor, error) {
 	for _, e := range index.Manifests {
 		m, err := l.manifest(string(e.Digest))
 		if err != nil || m.Subject == nil || m.Subject.Digest != d {
-			continue // other content of the layout is no concern of this digest
+			continue // unreadable manifests and those with another subject
 		}
 		e.ArtifactType = m.ArtifactType
 		out = append(out, e)

@@ -20,26 +20,26 @@ const (
 	TypeDockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
-// The media types of what Lockstep packs.
+// The media types of Lockstep's artifacts.
 const (
-	// TypeRelease is the artifact type of a release, TypeReleaseLayer that of
-	// its one layer.
+	// TypeRelease is the artifact type of a release, TypeReleaseLayer the media
+	// type of its only layer.
 	TypeRelease      = "application/vnd.lockstep.release.v1"
 	TypeReleaseLayer = "application/vnd.lockstep.release.content.v1.tar+gzip"
-	// TypeOS is the artifact type of an OS image, TypeOSLayer that of the bytes
-	// that are written to a slot.
+	// TypeOS is the artifact type of an OS image, TypeOSLayer the media type of
+	// its only layer, which is written to a slot.
 	TypeOS      = "application/vnd.lockstep.os.v1"
 	TypeOSLayer = "application/vnd.lockstep.os.image.v1"
 )
 
-// The limits of a manifest.
+// Limits of manifests and indexes: bytes, and descriptors.
 const (
 	MaxManifest    = 1 << 20
 	MaxIndex       = 4 << 20
 	maxDescriptors = 4096
 )
 
-// Descriptor points to content by its digest.
+// Descriptor is an OCI descriptor: a reference to content by digest.
 type Descriptor struct {
 	MediaType    string            `json:"mediaType"`
 	ArtifactType string            `json:"artifactType,omitempty"`
@@ -50,19 +50,19 @@ type Descriptor struct {
 	Platform     *Platform         `json:"platform,omitempty"`
 }
 
-// Platform is what an index says a child is for.
+// Platform is the platform of a manifest in an index.
 type Platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
 	Variant      string `json:"variant,omitempty"`
 }
 
-// Manifest is a manifest or an index; Manifests is filled for an index only.
+// Manifest is an image manifest or an index. Manifests is set only for an index.
 type Manifest struct {
-	// Digest is of Bytes, which are the manifest as it was served.
+	// Digest of Bytes, the manifest as served.
 	Digest trust.Digest `json:"-"`
 	Bytes  []byte       `json:"-"`
-	// Type is the media type that header and body agree on.
+	// Type is the media type, equal in the header and the body.
 	Type string `json:"-"`
 
 	MediaType    string            `json:"mediaType"`
@@ -74,17 +74,17 @@ type Manifest struct {
 	Annotations  map[string]string `json:"annotations"`
 }
 
-// IsIndex reports whether the manifest lists other manifests.
+// IsIndex reports whether the manifest is an index.
 func (m Manifest) IsIndex() bool { return isIndexType(m.Type) }
 
 func isIndexType(t string) bool { return t == TypeOCIIndex || t == TypeDockerList }
 
-// parseManifest reads what a registry served as served (its Content-Type) and
-// refuses whatever could mean two things.
+// parseManifest parses a manifest with the given Content-Type and rejects
+// ambiguous ones.
 func parseManifest(b []byte, served string) (Manifest, error) {
 	m := Manifest{Digest: trust.DigestOf(b), Bytes: b}
 	if err := json.Unmarshal(b, &m); err != nil {
-		return m, fmt.Errorf("manifest %s isn't JSON: %w", m.Digest.Short(), err)
+		return m, fmt.Errorf("parse manifest %s: %w", m.Digest.Short(), err)
 	}
 	served, _, _ = strings.Cut(served, ";")
 	served = strings.TrimSpace(served)
@@ -93,14 +93,14 @@ func parseManifest(b []byte, served string) (Manifest, error) {
 		m.Type = served
 	}
 	switch {
-	case served != "" && served != m.Type && known(served):
-		return m, confused(m, fmt.Sprintf("it's served as %s and says %s of itself", sanitize.Line(served), sanitize.Line(m.Type)))
-	case !known(m.Type):
-		return m, confused(m, "its media type is "+sanitize.Line(m.Type))
+	case served != "" && served != m.Type && knownType(served):
+		return m, ambiguous(m, fmt.Sprintf("Content-Type %s and mediaType %s", sanitize.Line(served), sanitize.Line(m.Type)))
+	case !knownType(m.Type):
+		return m, ambiguous(m, "media type "+sanitize.Line(m.Type))
 	case m.Manifests != nil && (m.Layers != nil || m.Config != nil):
-		return m, confused(m, "it has both manifests and layers")
+		return m, ambiguous(m, "both manifests and layers")
 	case m.IsIndex() != (m.Manifests != nil):
-		return m, confused(m, "its content isn't that of "+m.Type)
+		return m, ambiguous(m, "content that doesn't match media type "+m.Type)
 	}
 	all := append(append([]Descriptor{}, m.Layers...), m.Manifests...)
 	if m.Config != nil {
@@ -117,23 +117,23 @@ func parseManifest(b []byte, served string) (Manifest, error) {
 	return m, nil
 }
 
-// check refuses descriptors that lead elsewhere or nowhere.
+// check rejects invalid descriptors and those of content outside the registry.
 func (d Descriptor) check() error {
 	if _, err := trust.ParseDigest(string(d.Digest)); err != nil {
-		return fmt.Errorf("descriptor: %w", err)
+		return fmt.Errorf("invalid descriptor: %w", err)
 	}
 	switch {
 	case d.Size < 0:
 		return fmt.Errorf("descriptor %s has size %d", d.Digest.Short(), d.Size)
 	case len(d.URLs) > 0:
-		return fmt.Errorf("descriptor %s has urls: content comes from the registry only", d.Digest.Short())
+		return fmt.Errorf("descriptor %s has urls, which aren't supported", d.Digest.Short())
 	case strings.Contains(d.MediaType, "foreign") || strings.Contains(d.MediaType, "nondistributable"):
 		return fmt.Errorf("descriptor %s is a foreign layer (%s)", d.Digest.Short(), sanitize.Line(d.MediaType))
 	}
 	return nil
 }
 
-// Child returns the one child of an index for a platform.
+// Child returns the only child of an index for a platform.
 func (m Manifest) Child(p Platform) (Descriptor, error) {
 	var found []Descriptor
 	for _, d := range m.Manifests {
@@ -145,14 +145,14 @@ func (m Manifest) Child(p Platform) (Descriptor, error) {
 	case len(found) == 0:
 		return Descriptor{}, fmt.Errorf("index %s has no child for %s/%s", m.Digest.Short(), p.OS, p.Architecture)
 	case len(found) > 1:
-		return Descriptor{}, confused(m, fmt.Sprintf("it has %d children for %s/%s", len(found), p.OS, p.Architecture))
+		return Descriptor{}, ambiguous(m, fmt.Sprintf("%d children for %s/%s", len(found), p.OS, p.Architecture))
 	case isIndexType(found[0].MediaType):
-		return Descriptor{}, confused(m, "its child is an index again")
+		return Descriptor{}, ambiguous(m, "an index as a child")
 	}
 	return found[0], nil
 }
 
-func known(t string) bool {
+func knownType(t string) bool {
 	switch t {
 	case TypeOCIManifest, TypeOCIIndex, TypeDockerManifest, TypeDockerList:
 		return true
@@ -160,10 +160,10 @@ func known(t string) bool {
 	return false
 }
 
-// confused is the refusal of content that can be read in more than one way.
-func confused(m Manifest, found string) error {
+// ambiguous returns the refusal of a manifest with more than one interpretation.
+func ambiguous(m Manifest, found string) error {
 	return &trust.Refusal{
 		Cause: trust.ForbiddenContent, Subject: "manifest " + m.Digest.Short(),
-		Found: found, Wanted: "one plain manifest or index",
+		Found: found, Wanted: "a plain manifest or index",
 	}
 }

@@ -27,7 +27,7 @@ const (
 	descriptor = `{"mediaType":"x","digest":"` + goodDigest + `","size":1}`
 )
 
-func TestWallEightConfusedManifestsAreRefused(t *testing.T) {
+func TestT8AmbiguousManifestsAreRejected(t *testing.T) {
 	for name, tc := range map[string]struct {
 		body, served string
 		ok           bool
@@ -44,7 +44,7 @@ func TestWallEightConfusedManifestsAreRefused(t *testing.T) {
 		"no type at all":             {`{"layers":[]}`, "", false},
 		"foreign layers":             {`{"layers":[{"mediaType":"application/vnd.docker.image.rootfs.foreign.diff.tar.gzip","digest":"` + goodDigest + `"}]}`, TypeOCIManifest, false},
 		"descriptors with urls":      {`{"layers":[{"mediaType":"x","digest":"` + goodDigest + `","urls":["https://evil"]}]}`, TypeOCIManifest, false},
-		"a digest that is none":      {`{"layers":[{"mediaType":"x","digest":"sha256:../../x"}]}`, TypeOCIManifest, false},
+		"an invalid digest":          {`{"layers":[{"mediaType":"x","digest":"sha256:../../x"}]}`, TypeOCIManifest, false},
 		"a negative size":            {`{"layers":[{"mediaType":"x","digest":"` + goodDigest + `","size":-1}]}`, TypeOCIManifest, false},
 		"too many descriptors":       {`{"layers":[` + strings.TrimSuffix(strings.Repeat(descriptor+",", maxDescriptors+1), ",") + `]}`, TypeOCIManifest, false},
 		"no JSON":                    {`<html>`, TypeOCIManifest, false},
@@ -79,7 +79,7 @@ func FuzzParseManifest(f *testing.F) {
 	})
 }
 
-func TestTheRegistriesFileIsStrict(t *testing.T) {
+func TestInvalidRegistriesFilesAreRejected(t *testing.T) {
 	good := `registries:
 - host: registry.example.com:5000
   mirrors: [mirror.example.com/cache]
@@ -91,27 +91,27 @@ func TestTheRegistriesFileIsStrict(t *testing.T) {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	for name, text := range map[string]string{
-		"an unknown field":        "registries: [{host: a, insecure: true}]",
-		"a host with a path":      "registries: [{host: a/b}]",
-		"a host twice":            "registries: [{host: a}, {host: a}]",
-		"a mirror with a scheme":  "registries: [{host: a, mirrors: ['http://b']}]",
-		"a user without password": "registries: [{host: a, credentials: {username: u}}]",
-		"two sorts of secrets":    "registries: [{host: a, credentials: {username: u, passwordFile: f, dockerConfig: g}}]",
-		"a large file":            "#" + strings.Repeat(" ", maxConfig),
+		"an unknown field":         "registries: [{host: a, insecure: true}]",
+		"a host with a path":       "registries: [{host: a/b}]",
+		"a duplicate host":         "registries: [{host: a}, {host: a}]",
+		"a mirror with a scheme":   "registries: [{host: a, mirrors: ['http://b']}]",
+		"a user without password":  "registries: [{host: a, credentials: {username: u}}]",
+		"two kinds of credentials": "registries: [{host: a, credentials: {username: u, passwordFile: f, dockerConfig: g}}]",
+		"a large file":             "#" + strings.Repeat(" ", maxConfig),
 	} {
 		if _, err := ParseConfig([]byte(text)); err == nil {
-			t.Errorf("%s was read", name)
+			t.Errorf("%s was accepted", name)
 		}
 	}
 	if c, err := ParseConfig([]byte("registries: [{host: docker.io, mirrors: [m]}]")); err != nil || len(c.host("index.docker.io").Mirrors) != 1 {
-		t.Errorf("Docker Hub by its short name: %+v, %v", c, err)
+		t.Errorf("Docker Hub as docker.io: %+v, %v", c, err)
 	}
 	if c, err := ParseConfig(nil); err != nil || len(c.Registries) != 0 {
 		t.Errorf("an empty file: %v", err)
 	}
 }
 
-func TestSecretsAreInNoError(t *testing.T) {
+func TestErrorsDoNotContainSecrets(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.json")
 	for name, content := range map[string]string{
 		"a broken file":       `{"auths":{"a":{"auth":"c2VjcmV0`,

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// The times that a connection may take; a transfer that goes on has no end but
-// the caller's context.
+// Timeouts and limits of a connection. Transfers that make progress are limited
+// only by the caller's context.
 const (
 	dialTimeout   = 10 * time.Second
 	headerTimeout = 30 * time.Second
@@ -29,8 +29,8 @@ const (
 	maxHeader     = 64 << 10
 )
 
-// metadataAddresses are where clouds serve credentials to whoever asks, beside
-// the link-local addresses.
+// metadataAddresses are the metadata services of clouds, which serve credentials,
+// in addition to the link-local addresses.
 func metadataAddresses() []netip.Addr {
 	return []netip.Addr{
 		netip.MustParseAddr("fd00:ec2::254"),   // AWS
@@ -40,53 +40,53 @@ func metadataAddresses() []netip.Addr {
 	}
 }
 
-// checkAddress decides on a resolved address at the moment of dialling, so
-// that neither a name, a redirect nor a realm reaches what it must not.
+// checkAddress checks a resolved address when it is dialled, so that names,
+// redirects and realms can't reach forbidden addresses.
 func (o Options) checkAddress(address string) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return fmt.Errorf("dial %s: not an address", address)
+		return fmt.Errorf("dial %s: invalid address", address)
 	}
 	a := ap.Addr().Unmap()
 	switch {
 	case a.IsLoopback():
 		if !o.AllowLoopback {
-			return fmt.Errorf("dial %s: loopback addresses need the option that allows them", a)
+			return fmt.Errorf("dial %s: loopback addresses require the insecure option for loopback registries", a)
 		}
 	case a.IsLinkLocalUnicast(), a.IsMulticast(), a.IsUnspecified(), slices.Contains(metadataAddresses(), a):
-		return fmt.Errorf("dial %s: link-local, metadata and multicast addresses are refused", a)
+		return fmt.Errorf("dial %s: link-local, metadata and multicast addresses aren't allowed", a)
 	}
 	for _, p := range o.Deny {
 		if p.Contains(a) {
-			return fmt.Errorf("dial %s: %s is denied", a, p)
+			return fmt.Errorf("dial %s: network %s is denied", a, p)
 		}
 	}
 	return nil
 }
 
-// guard is the lowest transport of one registry host. It refuses plain HTTP
-// where that isn't allowed and keeps credentials on the hosts they're for.
+// guard is the innermost transport of a registry host. It rejects HTTP unless that
+// is allowed, and credentials for other hosts.
 type guard struct {
-	inner     http.RoundTripper
-	host      string
-	authHosts []string
-	plain     func(host string) bool
+	inner           http.RoundTripper
+	host            string
+	authHosts       []string
+	allowsPlainHTTP func(host string) bool
 }
 
-// RoundTrip sends the request, or refuses it without sending anything.
+// RoundTrip sends the request, or rejects it before anything is sent.
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "https" && !(r.URL.Scheme == "http" && g.plain(r.URL.Host)) {
-		return nil, fmt.Errorf("registry %s: %s isn't allowed for %s: it's reached over https only", g.host, r.URL.Scheme, r.URL.Host)
+	if r.URL.Scheme != "https" && !(r.URL.Scheme == "http" && g.allowsPlainHTTP(r.URL.Host)) {
+		return nil, fmt.Errorf("registry %s: %s isn't allowed for %s; use https", g.host, r.URL.Scheme, r.URL.Host)
 	}
 	own := r.URL.Host == g.host || slices.Contains(g.authHosts, r.URL.Host)
 	secret := strings.HasPrefix(r.Header.Get("Authorization"), "Basic ") || r.Method == http.MethodPost
 	if !own && secret {
-		return nil, fmt.Errorf("registry %s wants its credentials sent to %s: list that under authHosts if it's right", g.host, r.URL.Host)
+		return nil, fmt.Errorf("registry %s requests its credentials for %s; if this is correct, add that host to authHosts in the registries file", g.host, r.URL.Host)
 	}
 	return g.inner.RoundTrip(r)
 }
 
-// newGuard makes the transport of one host.
+// newGuard returns a new transport for a host.
 func (c *Client) newGuard(h Host) (*guard, error) {
 	pool, err := h.pool()
 	if err != nil {
@@ -113,19 +113,19 @@ func (c *Client) newGuard(h Host) (*guard, error) {
 		MaxResponseHeaderBytes: maxHeader,
 		ForceAttemptHTTP2:      true,
 	}
-	return &guard{inner: t, host: h.Host, authHosts: h.AuthHosts, plain: c.plainAllowed}, nil
+	return &guard{inner: t, host: h.Host, authHosts: h.AuthHosts, allowsPlainHTTP: c.allowsPlainHTTP}, nil
 }
 
-// plainAllowed says whether HTTP without TLS may be spoken with a host.
-func (c *Client) plainAllowed(host string) bool {
+// allowsPlainHTTP reports whether HTTP without TLS is allowed for a host.
+func (c *Client) allowsPlainHTTP(host string) bool {
 	if c.opts.AllowLoopback && isLoopback(host) {
 		return true
 	}
 	return c.opts.AllowPlainHTTP && c.cfg.host(host).PlainHTTP
 }
 
-// isLoopback reports whether a host, with or without port, is this machine by
-// name; what it resolves to is checked at dialling.
+// isLoopback reports whether a host, with or without port, is localhost or a
+// loopback address. Resolved addresses are checked when they are dialled.
 func isLoopback(host string) bool {
 	h := host
 	if only, _, err := net.SplitHostPort(host); err == nil {
@@ -135,24 +135,25 @@ func isLoopback(host string) bool {
 	return h == "localhost" || (err == nil && a.IsLoopback())
 }
 
-// checkRedirect bounds redirects and never steps down from TLS.
+// checkRedirect limits the number of redirects and rejects redirects from https to
+// other schemes.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
 		return fmt.Errorf("stopped after %d redirects", maxRedirects)
 	}
 	if via[0].URL.Scheme == "https" && next.URL.Scheme != "https" {
-		return errors.New("redirect from https to " + next.URL.Scheme + " refused")
+		return errors.New("redirect from https to " + next.URL.Scheme + " isn't allowed")
 	}
 	return nil
 }
 
-// stallConn ends a connection on which nothing arrives for stallTimeout.
+// stallConn is a connection that fails if nothing arrives for stallTimeout.
 type stallConn struct {
 	net.Conn
 	now func() time.Time
 }
 
-// Read sets the deadline anew for each read.
+// Read resets the deadline for each read.
 func (c *stallConn) Read(p []byte) (int, error) {
 	if err := c.SetReadDeadline(c.now().Add(stallTimeout)); err != nil {
 		return 0, err
@@ -160,9 +161,9 @@ func (c *stallConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// plainError hides the URL that net/http puts into its errors: a query may
-// hold a signature or a token.
-func plainError(err error) error {
+// withoutURL removes the URL from errors of net/http, since a query may contain a
+// signature or a token.
+func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}

@@ -21,23 +21,23 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// outage is a registry that can be taken away.
+// outage returns a registry that can be made unreachable.
 func outage(t *testing.T) (s *server, down func(bool)) {
 	t.Helper()
-	var away atomic.Bool
+	var unavailable atomic.Bool
 	inner := ggcr.New(ggcr.WithReferrersSupport(true))
 	s = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if away.Load() {
-			http.Error(w, "away", http.StatusServiceUnavailable)
+		if unavailable.Load() {
+			http.Error(w, "unavailable", http.StatusServiceUnavailable)
 			return
 		}
 		inner.ServeHTTP(w, r)
 	}))
-	return s, away.Store
+	return s, unavailable.Store
 }
 
-// everything reads an image as a verification and a fetch would.
-func everything(ctx context.Context, r Reader, repo string, d trust.Digest) (map[string]string, error) {
+// readImage reads an image as verification and fetching do.
+func readImage(ctx context.Context, r Reader, repo string, d trust.Digest) (map[string]string, error) {
 	out := map[string]string{}
 	m, err := r.Manifest(ctx, repo, d)
 	if err != nil {
@@ -71,26 +71,26 @@ func everything(ctx context.Context, r Reader, repo string, d trust.Digest) (map
 	return out, s.Close()
 }
 
-func TestWhatCameOnceCanComeAgainWhileTheRegistryIsAway(t *testing.T) {
+func TestCachedContentIsAvailableWhileTheRegistryIsUnreachable(t *testing.T) {
 	s, down := outage(t)
 	d, layer := s.push(t, "p/release")
 	repo := s.host + "/p/release"
 	dir := t.TempDir()
-	kept, err := NewCache(client(t, Config{}, Options{AllowLoopback: true}), dir, time.Now)
+	cached, err := NewCache(client(t, Config{}, Options{AllowLoopback: true}), dir, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := everything(t.Context(), kept, repo, d)
+	want, err := readImage(t.Context(), cached, repo, d)
 	if err != nil {
 		t.Fatal(err)
 	}
 	down(true)
-	// Another process finds the same.
+	// Another process uses the same cache.
 	again, err := NewCache(client(t, Config{}, Options{AllowLoopback: true}), dir, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := everything(t.Context(), again, repo, d)
+	got, err := readImage(t.Context(), again, repo, d)
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("without the registry: %v (-want +got):\n%s", err, diff)
 	}
@@ -98,34 +98,34 @@ func TestWhatCameOnceCanComeAgainWhileTheRegistryIsAway(t *testing.T) {
 	if err := os.WriteFile(path, []byte("something else"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := everything(t.Context(), again, repo, d); err == nil {
-		t.Error("kept content that isn't what its digest says was served")
+	if _, err := readImage(t.Context(), again, repo, d); err == nil {
+		t.Error("cached content with a wrong digest was served")
 	}
 	other := trust.DigestOf([]byte("never seen"))
 	if _, err := again.Manifest(t.Context(), repo, other); err == nil {
-		t.Error("a manifest that never came was served")
+		t.Error("a manifest that isn't cached was served")
 	}
 }
 
-func TestAnAnswerOfTheRegistryCountsMoreThanWhatIsKept(t *testing.T) {
+func TestAResponseOfTheRegistryTakesPrecedence(t *testing.T) {
 	s, _ := outage(t)
 	d, _ := s.push(t, "p/release")
-	kept, err := NewCache(client(t, Config{}, Options{AllowLoopback: true}), t.TempDir(), time.Now)
+	cached, err := NewCache(client(t, Config{}, Options{AllowLoopback: true}), t.TempDir(), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := everything(t.Context(), kept, s.host+"/p/release", d); err != nil {
+	if _, err := readImage(t.Context(), cached, s.host+"/p/release", d); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kept.Manifest(t.Context(), s.host+"/p/other", d); !errors.Is(err, ErrNotFound) {
-		t.Errorf("Manifest of a repository that lacks it = %v, want not found", err)
+	if _, err := cached.Manifest(t.Context(), s.host+"/p/other", d); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Manifest of another repository = %v, want not found", err)
 	}
 }
 
-func TestWhatIsKeptIsBounded(t *testing.T) {
+func TestTheCacheIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	at := time.Unix(1_700_000_000, 0)
-	k, err := NewCache(nil, dir, func() time.Time { return at })
+	c, err := NewCache(nil, dir, func() time.Time { return at })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 		blob[0] = byte(i)
 		d := trust.DigestOf(blob)
 		digests = append(digests, d)
-		k.keep(d.Hex(), blob)
+		c.store(d.Hex(), blob)
 		at = at.Add(time.Minute)
 		if err := os.Chtimes(filepath.Join(dir, d.Hex()), at, at); err != nil {
 			t.Fatal(err)
@@ -153,13 +153,13 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 		}
 		total += info.Size()
 	}
-	if total > maxKept {
-		t.Errorf("%d bytes are kept, at most %d may be", total, int64(maxKept))
+	if total > maxCachedBytes {
+		t.Errorf("%d bytes are cached, at most %d are allowed", total, int64(maxCachedBytes))
 	}
-	if _, ok := k.content(digests[0]); ok {
-		t.Error("what was used longest ago wasn't removed")
+	if _, ok := c.content(digests[0]); ok {
+		t.Error("the least recently used content wasn't evicted")
 	}
-	if _, ok := k.content(digests[len(digests)-1]); !ok {
-		t.Error("the newest was removed")
+	if _, ok := c.content(digests[len(digests)-1]); !ok {
+		t.Error("the newest content was evicted")
 	}
 }
