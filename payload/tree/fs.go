@@ -108,7 +108,7 @@ func (d *openDir) Read([]byte) (int, error) {
 	return 0, &fs.PathError{Op: "read", Path: d.Name(), Err: fs.ErrInvalid}
 }
 
-// ReadDir returns the next n entries as fs.ReadDirFile asks.
+// ReadDir implements fs.ReadDirFile.
 func (d *openDir) ReadDir(n int) ([]fs.DirEntry, error) {
 	rest := d.entries[d.read:]
 	if n <= 0 {

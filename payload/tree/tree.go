@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tree holds a small file tree in memory: regular files in
-// directories, nothing else, within limits.
+// Package tree contains an in-memory file tree of regular files and directories,
+// within limits.
 //
-// What others packed (an archive in a registry, a folder in Git) is poured
-// into a Builder, which refuses all that could lead outside, replace what was
-// there or look different on another file system. The Tree that comes out is
-// an immutable fs.FS with a digest of its own.
+// A Builder collects untrusted content, such as an archive from a registry or a
+// directory in Git. It rejects entries that leave the tree, replace others or are
+// ambiguous on other file systems. The resulting Tree is an immutable fs.FS with
+// a digest.
 package tree
 
 import (
@@ -25,17 +25,17 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// Limits bound a tree. Zero fields take the defaults.
+// Limits of a tree. Zero fields mean the defaults.
 type Limits struct {
-	// Bytes is the sum of the sizes of all files.
+	// Bytes is the total size of all files.
 	Bytes int64
-	// Entries counts files and directories.
+	// Entries is the number of files and directories.
 	Entries int
-	// Depth is how many directories may contain each other.
+	// Depth is the nesting depth of directories.
 	Depth int
 }
 
-// The default limits: those of a release payload.
+// The default limits, which are those of a release payload.
 const (
 	DefaultBytes   = files.MaxTreeBytes
 	DefaultEntries = 25_000
@@ -55,20 +55,20 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Error says what was refused and why.
+// Error reports a rejected entry.
 type Error struct {
 	// Cause is trust.LimitExceeded or trust.ForbiddenContent.
 	Cause trust.Reason
-	// Path is the entry as it was named, cleaned for showing.
+	// Path of the entry, sanitized.
 	Path string
-	// Text says what is wrong with it.
+	// Text describes the problem.
 	Text string
 }
 
-// Error names the entry and what is wrong with it.
+// Error returns the entry and the problem.
 func (e *Error) Error() string { return fmt.Sprintf("entry %q: %s", e.Path, e.Text) }
 
-// Reason returns the word for the condition.
+// Reason returns the condition reason.
 func (e *Error) Reason() string { return string(e.Cause) }
 
 func forbidden(name, format string, args ...any) error {
@@ -91,7 +91,7 @@ type node struct {
 	name     string // last element
 	data     []byte
 	dir      bool
-	explicit bool // named itself, not only as a parent
+	explicit bool // added itself, not only as a parent
 	children []string
 }
 
@@ -104,8 +104,8 @@ func NewBuilder(l Limits) *Builder {
 	}
 }
 
-// Dir adds a directory. A leading "./" and a trailing "/" are dropped; the
-// root itself is allowed.
+// Dir adds a directory. It ignores a leading "./" and a trailing "/", and accepts
+// the root.
 func (b *Builder) Dir(name string) error {
 	p := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	if p == "" || p == "." {
@@ -119,13 +119,13 @@ func (b *Builder) Dir(name string) error {
 		return err
 	}
 	if n.explicit {
-		return forbidden(name, "it's there twice")
+		return forbidden(name, "duplicate entry")
 	}
 	n.explicit = true
 	return nil
 }
 
-// File adds a regular file with what r holds, counting the real bytes.
+// File adds a regular file with the content of r. Limits apply to the bytes read.
 func (b *Builder) File(name string, r io.Reader) error {
 	p := strings.TrimPrefix(name, "./")
 	if err := b.checkPath(name, p); err != nil {
@@ -135,7 +135,7 @@ func (b *Builder) File(name string, r io.Reader) error {
 		return err
 	}
 	if _, twice := b.nodes[p]; twice {
-		return forbidden(name, "it's there twice")
+		return forbidden(name, "duplicate entry")
 	}
 	left := b.limits.Bytes - b.bytes
 	data, err := files.ReadAll(r, left, "the tree")
@@ -149,14 +149,14 @@ func (b *Builder) File(name string, r io.Reader) error {
 	return b.insert(name, p, &node{name: path.Base(p), data: data, explicit: true})
 }
 
-// Has reports whether a path was added.
+// Has reports whether a path exists.
 func (b *Builder) Has(name string) bool {
 	_, ok := b.nodes[strings.TrimPrefix(name, "./")]
 	return ok
 }
 
-// Remove drops a file, for layers in which a later one replaces it. Removing
-// what isn't there, or a directory, does nothing.
+// Remove removes a file, for layers that replace it. It ignores directories and
+// missing files.
 func (b *Builder) Remove(name string) {
 	p := strings.TrimPrefix(name, "./")
 	n, ok := b.nodes[p]
@@ -170,7 +170,7 @@ func (b *Builder) Remove(name string) {
 	dir.children = slices.DeleteFunc(dir.children, func(c string) bool { return c == n.name })
 }
 
-// Tree returns what was collected; the builder must not be used afterwards.
+// Tree returns the tree. The builder must not be used afterwards.
 func (b *Builder) Tree() *Tree {
 	for _, n := range b.nodes {
 		slices.Sort(n.children)
@@ -178,8 +178,8 @@ func (b *Builder) Tree() *Tree {
 	return &Tree{nodes: b.nodes}
 }
 
-// checkPath refuses names that could lead outside or mean different things on
-// different systems. p is the name without "./".
+// checkPath rejects names that leave the tree or are ambiguous on other systems. p
+// is the name without "./".
 func (b *Builder) checkPath(name, p string) error {
 	if err := files.CheckPath(p); err != nil {
 		if limited := (*files.LimitError)(nil); errors.As(err, &limited) {
@@ -188,12 +188,12 @@ func (b *Builder) checkPath(name, p string) error {
 		return forbidden(name, "%v", err)
 	}
 	if d := files.Depth(p); d > b.limits.Depth {
-		return exceeded(name, "it lies in %d directories, at most %d are allowed", d, b.limits.Depth)
+		return exceeded(name, "nested in %d directories, at most %d are allowed", d, b.limits.Depth)
 	}
 	return nil
 }
 
-// parent returns the directory p, making it and those above it.
+// parent returns the directory p, which it creates with its parents if absent.
 func (b *Builder) parent(name, p string) (*node, error) {
 	if n, ok := b.nodes[p]; ok {
 		if !n.dir {
@@ -214,7 +214,7 @@ func (b *Builder) insert(name, p string, n *node) error {
 		return exceeded(name, "the tree has more than %d entries", b.limits.Entries)
 	}
 	if other, clash := b.folded[files.Fold(p)]; clash {
-		return forbidden(name, "it differs from %q in case only", sanitize.Line(other))
+		return forbidden(name, "differs from %q only in case", sanitize.Line(other))
 	}
 	b.folded[files.Fold(p)] = p
 	b.nodes[p] = n
@@ -223,8 +223,8 @@ func (b *Builder) insert(name, p string, n *node) error {
 	return nil
 }
 
-// Copy reads all regular files below dir in fsys; anything else but a
-// directory is an error.
+// Copy reads all regular files in dir of fsys, recursively. Other types of files
+// are an error.
 func Copy(fsys fs.FS, dir string, l Limits) (*Tree, error) {
 	b := NewBuilder(l)
 	err := fs.WalkDir(fsys, dir, func(p string, e fs.DirEntry, err error) error {
@@ -241,7 +241,7 @@ func Copy(fsys fs.FS, dir string, l Limits) (*Tree, error) {
 		case e.IsDir():
 			return b.Dir(rel)
 		case !e.Type().IsRegular():
-			return forbidden(p, "it's no regular file (%s)", e.Type())
+			return forbidden(p, "must be a regular file, is %s", e.Type())
 		}
 		return b.copyFile(fsys, p, rel)
 	})
@@ -260,9 +260,9 @@ func (b *Builder) copyFile(fsys fs.FS, from, to string) (err error) {
 	return b.File(to, f)
 }
 
-// Digest returns the SHA-256 over the sorted list of all files, each line
-// "<sha256 of the content>  <size>  <path>": what a signature of a tree
-// covers. Empty directories don't count.
+// Digest returns the SHA-256 of the sorted list of all files, each on a line
+// "<sha256 of the content>  <size>  <path>". Signatures of a tree cover it. Empty
+// directories are ignored.
 func (t *Tree) Digest() trust.Digest {
 	h := sha256.New()
 	_, _ = io.WriteString(h, "lockstep tree v1\n") // a hash's Write never fails
@@ -285,7 +285,7 @@ func (t *Tree) Files() []string {
 	return out
 }
 
-// Without returns a tree that lacks one file.
+// Without returns a copy of the tree without one file.
 func (t *Tree) Without(name string) *Tree {
 	b := NewBuilder(Limits{})
 	for p, n := range t.nodes {
