@@ -15,63 +15,62 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// Content is the one blob of an OS image: what is written to a slot.
+// Content is the blob of an OS image, which is written to a slot.
 type Content struct {
-	// Digest is of the bytes themselves.
+	// Digest of the content.
 	Digest trust.Digest
-	// Size is in bytes.
+	// Size in bytes.
 	Size int64
 }
 
-// Destination is where a blob is written: a file, a slot.
+// Destination is the destination of a blob: a file or a slot.
 type Destination interface {
 	io.WriterAt
 	io.ReaderAt
 }
 
-// BlobOptions say how a blob is fetched.
+// BlobOptions configure Blob.
 type BlobOptions struct {
-	// Have is how many bytes the destination holds from an earlier try. They
-	// are read back and count for the digest, so that they needn't be trusted.
+	// Have is the number of bytes in the destination from a previous attempt. They
+	// are read back and included in the digest.
 	Have int64
-	// Attempts is how often in a row the stream may break without progress
-	// before giving up; default 3.
+	// Attempts is the number of consecutive attempts without progress before Blob
+	// fails; default 3.
 	Attempts int
-	// Progress is called with the bytes that are there, between writes.
+	// Progress is called after each write with the bytes written and the size.
 	Progress func(done, total int64)
 }
 
-// chunk is how much is copied at a time.
+// chunk is the size of the copy buffer, in bytes.
 const chunk = 1 << 20
 
-// Describe returns what the blob of a signed OS image is, without fetching it.
+// Describe returns digest and size of a signed OS image without fetching it.
 func (f *Fetcher) Describe(ctx context.Context, s verify.Signed) (Content, error) {
 	l, err := f.osLayer(ctx, s)
 	return Content{Digest: l.Digest, Size: l.Size}, err
 }
 
-// osLayer returns the one layer of an OS image.
+// osLayer returns the only layer of an OS image.
 func (f *Fetcher) osLayer(ctx context.Context, s verify.Signed) (registry.Descriptor, error) {
 	if s.Kind() != trust.KindNodeOS {
-		return registry.Descriptor{}, fmt.Errorf("%s was verified as %q, an OS image must be verified as one", s.Reference(), s.Kind())
+		return registry.Descriptor{}, fmt.Errorf("read OS image %s: verified as %q, must be verified as %s", s.Reference(), s.Kind(), trust.KindNodeOS)
 	}
 	m, err := f.manifest(ctx, s)
 	switch {
 	case err != nil:
 		return registry.Descriptor{}, err
 	case m.ArtifactType != TypeOS || len(m.Layers) != 1 || m.Layers[0].MediaType != TypeOSLayer:
-		return registry.Descriptor{}, forbidden(s, "no artifact of type "+TypeOS+" with one layer of "+TypeOSLayer)
+		return registry.Descriptor{}, forbidden(s, "content other than an artifact of type "+TypeOS+" with one layer of "+TypeOSLayer)
 	case m.Layers[0].Size > f.limits.Blob:
-		return registry.Descriptor{}, tooLarge(s, "the image", f.limits.Blob)
+		return registry.Descriptor{}, tooLarge(s, "image size", f.limits.Blob)
 	}
 	return m.Layers[0], nil
 }
 
-// Blob writes the blob of a signed OS image to dst and returns it once its
-// digest was found right over all bytes, those of an earlier try included.
-// After an error dst holds a prefix of unknown worth: the caller must not use
-// it, but may hand its length in as Have. If the digest is wrong, Have must be
-// 0 the next time. dst isn't synced: that is the caller's.
+// Blob writes a signed OS image to dst and verifies the digest of all bytes,
+// including those of a previous attempt. After an error, dst contains an
+// unverified prefix: callers must not use it, but may pass its length as Have. If
+// the digest is wrong, the next attempt must start with Have 0. Callers sync dst.
 func (f *Fetcher) Blob(ctx context.Context, s verify.Signed, dst Destination, o BlobOptions) (Content, error) {
 	l, err := f.osLayer(ctx, s)
 	if err != nil {
@@ -90,14 +89,14 @@ func (f *Fetcher) Blob(ctx context.Context, s verify.Signed, dst Destination, o 
 	for tries := 0; w.done < l.Size; {
 		before := w.done
 		err := f.stream(ctx, s, l, w)
-		if w.broken != nil {
-			return Content{}, fmt.Errorf("write image %s: %w", l.Digest.Short(), w.broken)
+		if w.writeErr != nil {
+			return Content{}, fmt.Errorf("write image %s: %w", l.Digest.Short(), w.writeErr)
 		}
 		if w.done > before {
 			tries = 0
 		}
 		if tries++; err != nil && (ctx.Err() != nil || tries >= o.Attempts) {
-			return Content{}, failed(s, fmt.Errorf("image %s stopped at %d of %d bytes: %w", l.Digest.Short(), w.done, l.Size, err))
+			return Content{}, fetchFailed(s, fmt.Errorf("image %s: stopped at %d of %d bytes: %w", l.Digest.Short(), w.done, l.Size, err))
 		}
 	}
 	if got := trust.DigestOfSum([sha256.Size]byte(w.hash.Sum(nil))); got != l.Digest {
@@ -109,15 +108,14 @@ func (f *Fetcher) Blob(ctx context.Context, s verify.Signed, dst Destination, o 
 	return Content{Digest: l.Digest, Size: l.Size}, nil
 }
 
-// stream reads from where the writer is to the end of the blob, or to the
-// first error.
+// stream reads the blob from the writer's position to its end or the first error.
 func (f *Fetcher) stream(ctx context.Context, s verify.Signed, l registry.Descriptor, w *blobWriter) error {
 	in, err := f.registry.Blob(ctx, s.Repository(), l, w.done)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = in.Close() }()
-	if in.Start < w.done { // the registry has no ranges: skip what is there
+	if in.Start < w.done { // the registry doesn't support ranges: skip the existing bytes
 		if _, err := io.CopyN(io.Discard, in, w.done-in.Start); err != nil {
 			return err
 		}
@@ -129,16 +127,16 @@ func (f *Fetcher) stream(ctx context.Context, s verify.Signed, l registry.Descri
 	return err
 }
 
-// blobWriter writes in order, hashing what it wrote.
+// blobWriter writes sequentially and hashes the written bytes.
 type blobWriter struct {
 	dst        Destination
 	done, size int64
 	hash       hash.Hash
 	progress   func(done, total int64)
-	broken     error // of the destination: trying again won't help
+	writeErr   error // error of the destination, not retried
 }
 
-// rehash reads back what an earlier try left.
+// rehash hashes the bytes of a previous attempt.
 func (w *blobWriter) rehash(ctx context.Context, have int64) error {
 	buf := make([]byte, chunk)
 	for w.done < have {
@@ -149,19 +147,19 @@ func (w *blobWriter) rehash(ctx context.Context, have int64) error {
 		_, _ = w.hash.Write(buf[:n]) // a hash's Write never fails
 		w.done += int64(n)
 		if err != nil && w.done < have {
-			return fmt.Errorf("read back %d bytes of an earlier try: %w", have, err)
+			return fmt.Errorf("read back %d bytes of a previous attempt: %w", have, err)
 		}
 	}
 	return nil
 }
 
-// Write writes at the end.
+// Write appends to the destination.
 func (w *blobWriter) Write(b []byte) (int, error) {
 	n, err := w.dst.WriteAt(b, w.done)
 	_, _ = w.hash.Write(b[:n]) // a hash's Write never fails
 	w.done += int64(n)
 	if err != nil {
-		w.broken = err
+		w.writeErr = err
 	}
 	if w.progress != nil {
 		w.progress(w.done, w.size)

@@ -1,13 +1,11 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image brings signed content by digest, within limits: Tree a release
-// as a file system in memory, Blob an operating system image as a stream that
-// can be resumed.
+// Package image fetches signed content by digest, within limits: Tree returns a
+// release as a file system in memory, and Blob writes an OS image, with resume.
 //
-// It takes only verify.Signed. Everything below the signed digest is reached
-// by digests in it, so that what was verified is what is opened. Nothing is
-// written but to the destination that Blob is given.
+// It accepts only verify.Signed. All content is read by digests in the signed
+// manifest. Nothing is written except to the destination of Blob.
 package image
 
 import (
@@ -23,7 +21,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// The media types of what Lockstep packs.
+// The media types of Lockstep's artifacts.
 const (
 	TypeRelease      = registry.TypeRelease
 	TypeReleaseLayer = registry.TypeReleaseLayer
@@ -31,24 +29,23 @@ const (
 	TypeOSLayer      = registry.TypeOSLayer
 )
 
-// Registry is where content comes from; registry.Client is one.
+// Registry provides content. registry.Client implements it.
 type Registry interface {
 	Manifest(ctx context.Context, repo string, d trust.Digest) (registry.Manifest, error)
 	Blob(ctx context.Context, repo string, d registry.Descriptor, offset int64) (*registry.Stream, error)
 }
 
-// Limits bound what is fetched. Zero fields take the defaults.
+// Limits of fetched content, in bytes. Zero fields mean the defaults.
 type Limits struct {
-	// Compressed is how many bytes of layers are read from the registry for a
-	// tree; default 64 MiB.
+	// Compressed is the total size of a tree's layers in the registry; default
+	// 64 MiB.
 	Compressed int64
-	// Unpacked is how many bytes the archives of a tree may unpack to,
-	// skipped entries included; default 512 MiB, of which a release's own
-	// files may be tree.DefaultBytes.
+	// Unpacked is the total size of a tree's unpacked archives, including skipped
+	// entries; default 512 MiB.
 	Unpacked int64
-	// Tree bounds what is kept.
+	// Tree limits the files of the release.
 	Tree tree.Limits
-	// Blob is the largest OS image; default 16 GiB.
+	// Blob is the size of an OS image; default 16 GiB.
 	Blob int64
 }
 
@@ -66,31 +63,30 @@ func (l Limits) withDefaults() Limits {
 	return d
 }
 
-// Fetcher brings content. It's safe for concurrent use.
+// Fetcher fetches content. It is safe for concurrent use.
 type Fetcher struct {
 	registry Registry
 	limits   Limits
 	platform registry.Platform
 }
 
-// New returns a Fetcher that picks this machine's architecture where a signed
-// index offers several.
+// New returns a Fetcher that selects the architecture of this machine in indexes.
 func New(r Registry, l Limits) *Fetcher {
 	return &Fetcher{registry: r, limits: l.withDefaults(), platform: registry.Platform{OS: "linux", Architecture: runtime.GOARCH}}
 }
 
-// ErrNotSigned says that the zero Signed was handed in.
-var ErrNotSigned = errors.New("content wasn't verified")
+// ErrNotSigned is returned for a zero Signed.
+var ErrNotSigned = errors.New("content isn't verified")
 
-// manifest returns the manifest under a signed digest; for an index its one
-// child for our platform, found in the verified bytes.
+// manifest returns the manifest of a signed digest, or the child for the platform
+// if it is an index.
 func (f *Fetcher) manifest(ctx context.Context, s verify.Signed) (registry.Manifest, error) {
 	if s.IsZero() {
 		return registry.Manifest{}, ErrNotSigned
 	}
 	m, err := f.registry.Manifest(ctx, s.Repository(), s.Digest())
 	if err != nil {
-		return m, failed(s, err)
+		return m, fetchFailed(s, err)
 	}
 	if !m.IsIndex() {
 		return m, nil
@@ -101,37 +97,37 @@ func (f *Fetcher) manifest(ctx context.Context, s verify.Signed) (registry.Manif
 	}
 	c, err := f.registry.Manifest(ctx, s.Repository(), child.Digest)
 	if err != nil {
-		return c, failed(s, err)
+		return c, fetchFailed(s, err)
 	}
 	if c.IsIndex() || c.Type != child.MediaType {
-		return c, forbidden(s, fmt.Sprintf("a child that its index calls %s and that is %s", sanitize.Line(child.MediaType), c.Type))
+		return c, forbidden(s, fmt.Sprintf("a child with media type %s in its index and %s in its manifest", sanitize.Line(child.MediaType), c.Type))
 	}
 	return c, nil
 }
 
-// forbidden refuses signed content for its form.
+// forbidden returns a refusal of signed content with an invalid format.
 func forbidden(s verify.Signed, found string) error {
 	return &trust.Refusal{
 		Cause: trust.ForbiddenContent, Subject: s.Reference(), Found: found,
-		Wanted: "content as `lockstep release build` or `lockstep os build` packs it",
+		Wanted: "content packed by `lockstep release build` or `lockstep os build`",
 	}
 }
 
-// tooLarge refuses signed content for its size.
+// tooLarge returns a refusal of signed content above a size limit.
 func tooLarge(s verify.Signed, what string, limit int64) error {
 	return &trust.Refusal{
-		Cause: trust.LimitExceeded, Subject: s.Reference(), Found: what + " is larger than the limit",
+		Cause: trust.LimitExceeded, Subject: s.Reference(), Found: what + " above the limit",
 		Wanted: fmt.Sprintf("at most %d bytes", limit),
 	}
 }
 
-// failed wraps an error of fetching.
-func failed(s verify.Signed, err error) error {
+// fetchFailed returns a refusal for a fetch error.
+func fetchFailed(s verify.Signed, err error) error {
 	if refused, ok := errors.AsType[*trust.Refusal](err); ok {
 		return refused
 	}
 	return &trust.Refusal{
-		Cause: trust.FetchFailed, Subject: s.Reference(), Found: "content that can't be fetched",
-		Wanted: "an answer of the registry", Retry: true, Err: err,
+		Cause: trust.FetchFailed, Subject: s.Reference(), Found: "a fetch error",
+		Wanted: "the content from the registry", Retry: true, Err: err,
 	}
 }

@@ -20,19 +20,19 @@ import (
 
 const ociLayer = "application/vnd.oci.image.layer.v1.tar+gzip"
 
-func TestNothingIsOpenedWithoutSigned(t *testing.T) {
-	f := New(newShelf(), Limits{})
+func TestContentRequiresSigned(t *testing.T) {
+	f := New(newFakeRegistry(), Limits{})
 	if _, err := f.Tree(t.Context(), verify.Signed{}); !errors.Is(err, ErrNotSigned) {
 		t.Errorf("Tree: %v", err)
 	}
 	if _, err := f.Blob(t.Context(), verify.Signed{}, &memory{}, BlobOptions{}); err == nil {
-		t.Error("Blob took a zero Signed")
+		t.Error("Blob accepted a zero Signed")
 	}
 }
 
 func TestTreeOfAnArtifact(t *testing.T) {
-	s := newShelf()
-	a := archive(t, entryOf{name: "release-manifests/", flag: tar.TypeDir}, reg("release-manifests/a.yaml", "a"), reg("release-manifests/release-metadata", "{}"))
+	s := newFakeRegistry()
+	a := archive(t, tarEntry{name: "release-manifests/", flag: tar.TypeDir}, fileEntry("release-manifests/a.yaml", "a"), fileEntry("release-manifests/release-metadata", "{}"))
 	got, err := New(s, Limits{}).Tree(t.Context(), s.release(t, s.blob(TypeReleaseLayer, a)))
 	if err != nil {
 		t.Fatal(err)
@@ -42,11 +42,11 @@ func TestTreeOfAnArtifact(t *testing.T) {
 	}
 }
 
-func TestTreeOfAnImageTakesTheReleaseOnly(t *testing.T) {
-	s := newShelf()
-	base := archive(t, reg("./usr/bin/sh", "#!"), entryOf{name: "bin", flag: tar.TypeSymlink, link: "usr/bin"},
-		reg("./release-manifests/a.yaml", "old"), reg("./release-manifests/b.yaml", "gone"), reg("manifests/c.yaml", "c"))
-	top := archive(t, reg("release-manifests/a.yaml", "new"), reg("release-manifests/.wh.b.yaml", ""))
+func TestTreeOfAnImageContainsTheReleaseOnly(t *testing.T) {
+	s := newFakeRegistry()
+	base := archive(t, fileEntry("./usr/bin/sh", "#!"), tarEntry{name: "bin", flag: tar.TypeSymlink, link: "usr/bin"},
+		fileEntry("./release-manifests/a.yaml", "old"), fileEntry("./release-manifests/b.yaml", "gone"), fileEntry("manifests/c.yaml", "c"))
+	top := archive(t, fileEntry("release-manifests/a.yaml", "new"), fileEntry("release-manifests/.wh.b.yaml", ""))
 	m := s.manifest(registry.Manifest{
 		Layers: []registry.Descriptor{s.blob(ociLayer, base), s.blob(ociLayer, top)}, Annotations: product("platform"),
 	})
@@ -63,30 +63,30 @@ func TestTreeOfAnImageTakesTheReleaseOnly(t *testing.T) {
 	}
 }
 
-func TestWallNineRefusesArchives(t *testing.T) {
+func TestT9RejectsArchives(t *testing.T) {
 	for name, tc := range map[string]struct {
-		entries []entryOf
+		entries []tarEntry
 		limits  Limits
 		reason  trust.Reason
 	}{
-		"with paths that climb": {[]entryOf{reg("../../etc/cron.d/x", "x")}, Limits{}, trust.ForbiddenContent},
-		"with absolute paths":   {[]entryOf{reg("/etc/passwd", "x")}, Limits{}, trust.ForbiddenContent},
-		"with symbolic links":   {[]entryOf{{name: "a", flag: tar.TypeSymlink, link: "/etc"}}, Limits{}, trust.ForbiddenContent},
-		"with hard links":       {[]entryOf{reg("a", "x"), {name: "b", flag: tar.TypeLink, link: "a"}}, Limits{}, trust.ForbiddenContent},
-		"with devices":          {[]entryOf{{name: "a", flag: tar.TypeBlock}}, Limits{}, trust.ForbiddenContent},
-		"with pipes":            {[]entryOf{{name: "a", flag: tar.TypeFifo}}, Limits{}, trust.ForbiddenContent},
-		"with a file twice":     {[]entryOf{reg("a", "x"), reg("a", "y")}, Limits{}, trust.ForbiddenContent},
+		"with paths outside the tree": {[]tarEntry{fileEntry("../../etc/cron.d/x", "x")}, Limits{}, trust.ForbiddenContent},
+		"with absolute paths":         {[]tarEntry{fileEntry("/etc/passwd", "x")}, Limits{}, trust.ForbiddenContent},
+		"with symbolic links":         {[]tarEntry{{name: "a", flag: tar.TypeSymlink, link: "/etc"}}, Limits{}, trust.ForbiddenContent},
+		"with hard links":             {[]tarEntry{fileEntry("a", "x"), {name: "b", flag: tar.TypeLink, link: "a"}}, Limits{}, trust.ForbiddenContent},
+		"with devices":                {[]tarEntry{{name: "a", flag: tar.TypeBlock}}, Limits{}, trust.ForbiddenContent},
+		"with pipes":                  {[]tarEntry{{name: "a", flag: tar.TypeFifo}}, Limits{}, trust.ForbiddenContent},
+		"with duplicate files":        {[]tarEntry{fileEntry("a", "x"), fileEntry("a", "y")}, Limits{}, trust.ForbiddenContent},
 		"with names in two cases": {
-			[]entryOf{reg("release-manifests/a.yaml", "x"), reg("Release-Manifests/a.yaml", "y")}, Limits{}, trust.ForbiddenContent,
+			[]tarEntry{fileEntry("release-manifests/a.yaml", "x"), fileEntry("Release-Manifests/a.yaml", "y")}, Limits{}, trust.ForbiddenContent,
 		},
-		"with too many entries":        {[]entryOf{reg("a", "x"), reg("b", "y"), reg("c", "z")}, Limits{Tree: tree.Limits{Entries: 2}}, trust.LimitExceeded},
-		"with too large files":         {[]entryOf{reg("a", "0123456789")}, Limits{Tree: tree.Limits{Bytes: 9}}, trust.LimitExceeded},
-		"that unpack to too much":      {[]entryOf{reg("a", strings.Repeat("0", 1<<20))}, Limits{Unpacked: 1 << 16}, trust.LimitExceeded},
-		"whose layer is too large":     {[]entryOf{reg("a", "x")}, Limits{Compressed: 10}, trust.LimitExceeded},
-		"that bomb in skipped entries": {[]entryOf{reg("zeros", strings.Repeat("0", 1<<20))}, Limits{Unpacked: 1 << 16}, trust.LimitExceeded},
+		"with too many entries":                      {[]tarEntry{fileEntry("a", "x"), fileEntry("b", "y"), fileEntry("c", "z")}, Limits{Tree: tree.Limits{Entries: 2}}, trust.LimitExceeded},
+		"with too large files":                       {[]tarEntry{fileEntry("a", "0123456789")}, Limits{Tree: tree.Limits{Bytes: 9}}, trust.LimitExceeded},
+		"above the unpacked size":                    {[]tarEntry{fileEntry("a", strings.Repeat("0", 1<<20))}, Limits{Unpacked: 1 << 16}, trust.LimitExceeded},
+		"whose layer is too large":                   {[]tarEntry{fileEntry("a", "x")}, Limits{Compressed: 10}, trust.LimitExceeded},
+		"above the unpacked size in skipped entries": {[]tarEntry{fileEntry("zeros", strings.Repeat("0", 1<<20))}, Limits{Unpacked: 1 << 16}, trust.LimitExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShelf()
+			s := newFakeRegistry()
 			signed := s.release(t, s.blob(TypeReleaseLayer, archive(t, tc.entries...)))
 			got, err := New(s, tc.limits).Tree(t.Context(), signed)
 			if trust.ReasonOf(err) != tc.reason || got != nil {
@@ -96,13 +96,13 @@ func TestWallNineRefusesArchives(t *testing.T) {
 	}
 }
 
-func TestWallEightATamperedLayerIsRefused(t *testing.T) {
-	s := newShelf()
-	good := archive(t, reg("a", "good"))
+func TestT8TamperedLayersAreRejected(t *testing.T) {
+	s := newFakeRegistry()
+	good := archive(t, fileEntry("a", "good"))
 	l := s.blob(TypeReleaseLayer, good)
 	signed := s.release(t, l)
 	for name, b := range map[string][]byte{
-		"other content": archive(t, reg("a", "evil")),
+		"other content": archive(t, fileEntry("a", "evil")),
 		"cut off":       good[:len(good)-4],
 		"with a tail":   append(bytes.Clone(good), good...),
 		"no archive":    []byte("<html>"),
@@ -115,9 +115,9 @@ func TestWallEightATamperedLayerIsRefused(t *testing.T) {
 	}
 }
 
-func TestWallEightConfusedMediaTypesAreRefused(t *testing.T) {
-	s := newShelf()
-	a := archive(t, reg("a", "x"))
+func TestT8UnexpectedMediaTypesAreRejected(t *testing.T) {
+	s := newFakeRegistry()
+	a := archive(t, fileEntry("a", "x"))
 	for name, layers := range map[string][]registry.Descriptor{
 		"a release of two layers":     {s.blob(TypeReleaseLayer, a), s.blob(TypeReleaseLayer, a)},
 		"a release without layers":    {},
@@ -134,9 +134,9 @@ func TestWallEightConfusedMediaTypesAreRefused(t *testing.T) {
 	}
 }
 
-func TestWallEightAnIndexHasOneChildForAPlatform(t *testing.T) {
-	s := newShelf()
-	child := s.manifest(registry.Manifest{ArtifactType: TypeRelease, Layers: []registry.Descriptor{s.blob(TypeReleaseLayer, archive(t, reg("a", "x")))}})
+func TestT8AnIndexHasOneChildPerPlatform(t *testing.T) {
+	s := newFakeRegistry()
+	child := s.manifest(registry.Manifest{ArtifactType: TypeRelease, Layers: []registry.Descriptor{s.blob(TypeReleaseLayer, archive(t, fileEntry("a", "x")))}})
 	f := New(s, Limits{})
 	child.Platform = &f.platform
 	other := s.manifest(registry.Manifest{ArtifactType: TypeRelease})
@@ -147,11 +147,11 @@ func TestWallEightAnIndexHasOneChildForAPlatform(t *testing.T) {
 		children []registry.Descriptor
 		reason   trust.Reason
 	}{
-		"one":        {[]registry.Descriptor{child}, ""},
-		"two":        {[]registry.Descriptor{child, other}, trust.ForbiddenContent},
-		"one lying":  {[]registry.Descriptor{lying}, trust.ForbiddenContent},
-		"an index":   {[]registry.Descriptor{{MediaType: registry.TypeOCIIndex, Digest: child.Digest, Platform: &f.platform}}, trust.ForbiddenContent},
-		"none of us": {[]registry.Descriptor{{MediaType: registry.TypeOCIManifest, Digest: child.Digest}}, "error"},
+		"one":                   {[]registry.Descriptor{child}, ""},
+		"two":                   {[]registry.Descriptor{child, other}, trust.ForbiddenContent},
+		"one with another type": {[]registry.Descriptor{lying}, trust.ForbiddenContent},
+		"an index":              {[]registry.Descriptor{{MediaType: registry.TypeOCIIndex, Digest: child.Digest, Platform: &f.platform}}, trust.ForbiddenContent},
+		"none for the platform": {[]registry.Descriptor{{MediaType: registry.TypeOCIManifest, Digest: child.Digest}}, "error"},
 	} {
 		m := s.manifest(registry.Manifest{Type: registry.TypeOCIIndex, Manifests: tc.children, Annotations: product("platform")})
 		_, err := f.Tree(t.Context(), s.signed(t, trust.KindRelease, m.Digest))
@@ -161,14 +161,14 @@ func TestWallEightAnIndexHasOneChildForAPlatform(t *testing.T) {
 	}
 }
 
-func TestBlobIsWrittenWhole(t *testing.T) {
+func TestBlobIsWrittenCompletely(t *testing.T) {
 	want := pattern(3<<20 + 17)
-	for name, setup := range map[string]func(*shelf){
-		"in one go":                  func(*shelf) {},
-		"over a breaking connection": func(s *shelf) { s.failAt = 1 << 20 },
+	for name, setup := range map[string]func(*fakeRegistry){
+		"in one attempt":                func(*fakeRegistry) {},
+		"over an unreliable connection": func(s *fakeRegistry) { s.failAt = 1 << 20 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShelf()
+			s := newFakeRegistry()
 			signed := s.os(t, want)
 			setup(s)
 			var dst memory
@@ -184,11 +184,11 @@ func TestBlobIsWrittenWhole(t *testing.T) {
 	}
 }
 
-func TestBlobResumesFromWhatIsThere(t *testing.T) {
+func TestBlobResumesAfterExistingBytes(t *testing.T) {
 	want := pattern(2 << 20)
 	for name, noRanges := range map[string]bool{"with ranges": false, "without ranges": true} {
 		t.Run(name, func(t *testing.T) {
-			s := newShelf()
+			s := newFakeRegistry()
 			signed := s.os(t, want)
 			s.noRanges, s.opened = noRanges, nil
 			dst := memory{b: bytes.Clone(want[:1<<20])}
@@ -196,15 +196,15 @@ func TestBlobResumesFromWhatIsThere(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(dst.b, want) || len(s.opened) != 1 || s.opened[0] != 1<<20 {
-				t.Errorf("asked from %v", s.opened)
+				t.Errorf("requested from %v", s.opened)
 			}
 		})
 	}
 }
 
-func TestBlobTrustsNoEarlierBytes(t *testing.T) {
+func TestBlobVerifiesExistingBytes(t *testing.T) {
 	want := pattern(1 << 20)
-	s := newShelf()
+	s := newFakeRegistry()
 	signed := s.os(t, want)
 	dst := memory{b: bytes.Repeat([]byte("evil"), 100)}
 	if _, err := New(s, Limits{}).Blob(t.Context(), signed, &dst, BlobOptions{Have: 400}); trust.ReasonOf(err) != trust.WrongDigest {
@@ -216,7 +216,7 @@ func TestBlobTrustsNoEarlierBytes(t *testing.T) {
 }
 
 func TestBlobRefusals(t *testing.T) {
-	s := newShelf()
+	s := newFakeRegistry()
 	content := pattern(1 << 10)
 	signed := s.os(t, content)
 	describe := New(s, Limits{})
@@ -238,11 +238,11 @@ func TestBlobRefusals(t *testing.T) {
 	if _, err := describe.Blob(t.Context(), signed, &memory{}, BlobOptions{}); trust.ReasonOf(err) != trust.FetchFailed {
 		t.Errorf("cut off: %v", err)
 	}
-	release := s.release(t, s.blob(TypeReleaseLayer, archive(t, reg("a", "x"))))
+	release := s.release(t, s.blob(TypeReleaseLayer, archive(t, fileEntry("a", "x"))))
 	if _, err := describe.Blob(t.Context(), release, &memory{}, BlobOptions{}); err == nil {
-		t.Error("a release was taken for an OS image")
+		t.Error("a release was accepted as an OS image")
 	}
 	if _, err := describe.Tree(t.Context(), signed); err == nil {
-		t.Error("an OS image was taken for a release")
+		t.Error("an OS image was accepted as a release")
 	}
 }

@@ -22,24 +22,23 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// shelf is a registry in memory that keeps what a hand put there, well-formed
-// or not.
-type shelf struct {
+// fakeRegistry is a registry in memory that accepts invalid content.
+type fakeRegistry struct {
 	manifests map[trust.Digest]registry.Manifest
 	referrers []registry.Descriptor
 	blobs     map[trust.Digest][]byte
-	// noRanges makes it ignore offsets; failAt breaks each stream after so many
-	// bytes, if it isn't 0.
+	// noRanges ignores offsets. failAt, if greater than 0, breaks each stream
+	// after that many bytes.
 	noRanges bool
 	failAt   int
 	opened   []int64
 }
 
-func newShelf() *shelf {
-	return &shelf{manifests: map[trust.Digest]registry.Manifest{}, blobs: map[trust.Digest][]byte{}}
+func newFakeRegistry() *fakeRegistry {
+	return &fakeRegistry{manifests: map[trust.Digest]registry.Manifest{}, blobs: map[trust.Digest][]byte{}}
 }
 
-func (s *shelf) Manifest(_ context.Context, _ string, d trust.Digest) (registry.Manifest, error) {
+func (s *fakeRegistry) Manifest(_ context.Context, _ string, d trust.Digest) (registry.Manifest, error) {
 	m, ok := s.manifests[d]
 	if !ok {
 		return m, registry.ErrNotFound
@@ -47,19 +46,19 @@ func (s *shelf) Manifest(_ context.Context, _ string, d trust.Digest) (registry.
 	return m, nil
 }
 
-func (s *shelf) Tagged(context.Context, string, string) ([]registry.Manifest, error) {
+func (s *fakeRegistry) Tagged(context.Context, string, string) ([]registry.Manifest, error) {
 	return nil, registry.ErrNotFound
 }
 
-func (s *shelf) Referrers(context.Context, string, trust.Digest) ([]registry.Descriptor, error) {
+func (s *fakeRegistry) Referrers(context.Context, string, trust.Digest) ([]registry.Descriptor, error) {
 	return s.referrers, nil
 }
 
-func (s *shelf) Bytes(_ context.Context, _ string, d registry.Descriptor, _ int64) ([]byte, error) {
+func (s *fakeRegistry) Bytes(_ context.Context, _ string, d registry.Descriptor, _ int64) ([]byte, error) {
 	return s.blobs[d.Digest], nil
 }
 
-func (s *shelf) Blob(_ context.Context, _ string, d registry.Descriptor, offset int64) (*registry.Stream, error) {
+func (s *fakeRegistry) Blob(_ context.Context, _ string, d registry.Descriptor, offset int64) (*registry.Stream, error) {
 	b, ok := s.blobs[d.Digest]
 	if !ok {
 		return nil, registry.ErrNotFound
@@ -79,15 +78,15 @@ type brokenReader struct{}
 
 func (*brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// blob puts bytes on the shelf.
-func (s *shelf) blob(mediaType string, b []byte) registry.Descriptor {
+// blob adds a blob.
+func (s *fakeRegistry) blob(mediaType string, b []byte) registry.Descriptor {
 	d := registry.Descriptor{MediaType: mediaType, Digest: trust.DigestOf(b), Size: int64(len(b))}
 	s.blobs[d.Digest] = b
 	return d
 }
 
-// manifest puts a manifest on the shelf.
-func (s *shelf) manifest(m registry.Manifest) registry.Descriptor {
+// manifest adds a manifest.
+func (s *fakeRegistry) manifest(m registry.Manifest) registry.Descriptor {
 	if m.Type == "" {
 		m.Type = registry.TypeOCIManifest
 	}
@@ -100,14 +99,13 @@ func (s *shelf) manifest(m registry.Manifest) registry.Descriptor {
 	return registry.Descriptor{MediaType: m.Type, Digest: m.Digest, Size: int64(len(raw))}
 }
 
-// product returns annotations that name a product.
+// product returns the annotations of a product.
 func product(name string) map[string]string {
 	return map[string]string{verify.AnnotationProduct: name, verify.AnnotationVersion: "1.0.0"}
 }
 
-// signed returns a Signed for a manifest, by a signature that is really
-// checked: nothing else makes one.
-func (s *shelf) signed(t *testing.T, kind string, d trust.Digest) verify.Signed {
+// signed signs a manifest and returns the verified result.
+func (s *fakeRegistry) signed(t *testing.T, kind string, d trust.Digest) verify.Signed {
 	t.Helper()
 	k, err := build.GenerateKey()
 	if err != nil {
@@ -161,18 +159,20 @@ rules:
 	return out
 }
 
-// entryOf is an entry of an archive.
-type entryOf struct {
+// tarEntry is an entry of an archive.
+type tarEntry struct {
 	name string
 	flag byte
 	body string
 	link string
 }
 
-func reg(name, body string) entryOf { return entryOf{name: name, flag: tar.TypeReg, body: body} }
+func fileEntry(name, body string) tarEntry {
+	return tarEntry{name: name, flag: tar.TypeReg, body: body}
+}
 
-// archive packs entries, well-formed or not.
-func archive(t *testing.T, entries ...entryOf) []byte {
+// archive packs entries, valid or not.
+func archive(t *testing.T, entries ...tarEntry) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
@@ -195,15 +195,15 @@ func archive(t *testing.T, entries ...entryOf) []byte {
 	return out.Bytes()
 }
 
-// release puts a release artifact of these layers on the shelf and verifies it.
-func (s *shelf) release(t *testing.T, layers ...registry.Descriptor) verify.Signed {
+// release adds a release artifact with the given layers and verifies it.
+func (s *fakeRegistry) release(t *testing.T, layers ...registry.Descriptor) verify.Signed {
 	t.Helper()
 	d := s.manifest(registry.Manifest{ArtifactType: TypeRelease, Layers: layers, Annotations: product("platform")})
 	return s.signed(t, trust.KindRelease, d.Digest)
 }
 
-// os puts an OS image on the shelf and verifies it.
-func (s *shelf) os(t *testing.T, content []byte) verify.Signed {
+// os adds an OS image and verifies it.
+func (s *fakeRegistry) os(t *testing.T, content []byte) verify.Signed {
 	t.Helper()
 	l := s.blob(TypeOSLayer, content)
 	d := s.manifest(registry.Manifest{ArtifactType: TypeOS, Layers: []registry.Descriptor{l}, Annotations: product("platform-os")})
@@ -237,7 +237,7 @@ func (m *memory) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// pattern returns n bytes that differ from place to place.
+// pattern returns n bytes that differ by position.
 func pattern(n int) []byte {
 	return slices.Repeat([]byte(strings.Repeat("0123456789abcdef", 7)+"\n"), n/113+1)[:n]
 }

@@ -23,18 +23,18 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// whiteout marks an entry that deletes one of a lower layer.
+// whiteout is the name prefix of entries that delete an entry of a lower layer.
 const whiteout = ".wh."
 
-// Tree returns a signed release as a file system in memory: for a path of a
-// Git repository the files that were verified, for a release artifact its one
-// archive, for an OCI image what its layers have at the places of a release.
+// Tree returns a signed release as a file system in memory: the verified files of
+// a path in Git, the archive of a release artifact, or the release files in the
+// layers of an OCI image.
 //
-// Only regular files and directories are taken. In an OCI image later layers
-// replace files of earlier ones, and entries elsewhere are skipped.
+// Only regular files and directories are supported. In an OCI image, later layers
+// replace files of earlier ones, and entries outside the release are skipped.
 func (f *Fetcher) Tree(ctx context.Context, s verify.Signed) (fs.FS, error) {
 	if !s.IsZero() && s.Kind() != trust.KindRelease {
-		return nil, fmt.Errorf("%s was verified for a %s, a release must be verified as one", s.Reference(), s.Kind())
+		return nil, fmt.Errorf("read release %s: verified as %q, must be verified as %s", s.Reference(), s.Kind(), trust.KindRelease)
 	}
 	if files, ok := s.Tree(); ok {
 		return files, nil
@@ -47,7 +47,7 @@ func (f *Fetcher) Tree(ctx context.Context, s verify.Signed) (fs.FS, error) {
 	p := &puller{fetcher: f, signed: s, compressed: f.limits.Compressed, unpacked: f.limits.Unpacked}
 	if m.ArtifactType == TypeRelease || (len(m.Layers) == 1 && m.Layers[0].MediaType == TypeReleaseLayer) {
 		if len(m.Layers) != 1 || m.Layers[0].MediaType != TypeReleaseLayer {
-			return nil, forbidden(s, "a release that isn't one layer of "+TypeReleaseLayer)
+			return nil, forbidden(s, "a release without exactly one layer of "+TypeReleaseLayer)
 		}
 		if err := p.layer(ctx, m.Layers[0], &artifact{b}); err != nil {
 			return nil, err
@@ -62,39 +62,38 @@ func (f *Fetcher) Tree(ctx context.Context, s verify.Signed) (fs.FS, error) {
 	return b.Tree(), nil
 }
 
-// sink takes the entries of one archive.
+// sink receives the entries of an archive.
 type sink interface {
 	dir(name string) error
 	file(name string, r io.Reader) error
-	// wants reports whether an entry of this name is taken at all.
-	wants(name string) bool
+	// accepts reports whether the entry is added; others are skipped.
+	accepts(name string) bool
 }
 
-// artifact takes all entries of a release artifact; a repeated one is an
-// error.
+// artifact adds all entries of a release artifact. Duplicates are an error.
 type artifact struct{ builder *tree.Builder }
 
-func (a *artifact) wants(string) bool                   { return true }
+func (a *artifact) accepts(string) bool                 { return true }
 func (a *artifact) dir(name string) error               { return a.builder.Dir(name) }
 func (a *artifact) file(name string, r io.Reader) error { return a.builder.File(name, r) }
 
-// overlay takes from one layer of an OCI image what belongs to a release.
+// overlay adds the release files in one layer of an OCI image.
 type overlay struct {
 	builder *tree.Builder
 	seen    map[string]bool // in this layer
 }
 
-// clean returns an entry's name without "./", which CVO's images have.
+// clean returns an entry's name without "./", which images of CVO have.
 func clean(name string) string { return strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/") }
 
-func (o *overlay) wants(name string) bool {
+func (o *overlay) accepts(name string) bool {
 	first, _, _ := strings.Cut(clean(name), "/")
 	return first == "release-manifests" || first == "manifests" || first == "release-metadata" || first == "image-references"
 }
 
 func (o *overlay) dir(name string) error {
 	if o.builder.Has(clean(name)) {
-		return nil // a directory may be in every layer
+		return nil // layers may have the same directory
 	}
 	return o.builder.Dir(name)
 }
@@ -102,7 +101,7 @@ func (o *overlay) dir(name string) error {
 func (o *overlay) file(name string, r io.Reader) error {
 	p := clean(name)
 	if o.seen[p] {
-		return &tree.Error{Cause: trust.ForbiddenContent, Path: sanitize.Line(name), Text: "it's there twice in one layer"}
+		return &tree.Error{Cause: trust.ForbiddenContent, Path: sanitize.Line(name), Text: "duplicate entry in a layer"}
 	}
 	o.seen[p] = true
 	if base, ok := strings.CutPrefix(path.Base(p), whiteout); ok {
@@ -116,44 +115,44 @@ func (o *overlay) file(name string, r io.Reader) error {
 	return o.builder.File(name, r)
 }
 
-// puller reads the layers of one tree within common limits.
+// puller reads the layers of a tree within its limits.
 type puller struct {
 	fetcher              *Fetcher
 	signed               verify.Signed
-	compressed, unpacked int64 // what is left
+	compressed, unpacked int64 // remaining bytes
 }
 
-// layer reads one archive to its end and checks its digest and size; what is
-// kept of it is thrown away by the caller if that fails.
+// layer unpacks a layer and verifies its digest and size. On an error, the caller
+// discards the sink.
 func (p *puller) layer(ctx context.Context, d registry.Descriptor, to sink) error {
 	zipped, err := archiveType(d.MediaType)
 	if err != nil {
 		return forbidden(p.signed, err.Error())
 	}
 	if d.Size > p.compressed {
-		return tooLarge(p.signed, "layer "+d.Digest.Short(), p.fetcher.limits.Compressed)
+		return tooLarge(p.signed, "size of layer "+d.Digest.Short(), p.fetcher.limits.Compressed)
 	}
 	p.compressed -= d.Size
 	s, err := p.fetcher.registry.Blob(ctx, p.signed.Repository(), d, 0)
 	if err != nil {
-		return failed(p.signed, err)
+		return fetchFailed(p.signed, err)
 	}
 	defer func() { _ = s.Close() }()
 	in := &countedReader{r: io.LimitReader(s, d.Size+1), hash: sha256.New()}
 	unpackErr := p.unpack(in, zipped, to)
-	// The rest counts too: the digest is of the whole layer, and is the first
-	// thing to tell, since errors of unpacking follow from wrong bytes.
+	// The digest covers the whole layer. A wrong digest is reported before errors
+	// of unpacking, which it may have caused.
 	if _, err := io.Copy(io.Discard, in); err != nil {
-		return failed(p.signed, fmt.Errorf("layer %s: %w", d.Digest.Short(), err))
+		return fetchFailed(p.signed, fmt.Errorf("layer %s: %w", d.Digest.Short(), err))
 	}
 	if got := in.digest(); got != d.Digest || in.n != d.Size {
-		return failed(p.signed, fmt.Errorf("layer %s: the registry served %d bytes with digest %s, %d are named", d.Digest, in.n, got, d.Size))
+		return fetchFailed(p.signed, fmt.Errorf("layer %s: registry served %d bytes with digest %s, must be %d bytes", d.Digest, in.n, got, d.Size))
 	}
 	return unpackErr
 }
 
-// archiveType says whether a layer is compressed, and refuses what isn't a tar
-// archive.
+// archiveType reports whether a layer is compressed, and rejects layers other than
+// tar archives.
 func archiveType(mediaType string) (zipped bool, err error) {
 	switch mediaType {
 	case TypeReleaseLayer, "application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip":
@@ -164,12 +163,12 @@ func archiveType(mediaType string) (zipped bool, err error) {
 	return false, fmt.Errorf("a layer of media type %q", sanitize.Line(mediaType))
 }
 
-// unpack pours an archive into a sink.
+// unpack adds the entries of an archive to a sink.
 func (p *puller) unpack(in io.Reader, zipped bool, to sink) error {
 	if zipped {
 		z, err := gzip.NewReader(in)
 		if err != nil {
-			return p.broken(err)
+			return p.refuse(err)
 		}
 		defer func() { _ = z.Close() }()
 		in = z
@@ -180,27 +179,27 @@ func (p *puller) unpack(in io.Reader, zipped bool, to sink) error {
 		h, err := t.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			return p.trailing(limited)
+			return p.readTrailing(limited)
 		case err != nil:
-			return p.broken(err)
+			return p.refuse(err)
 		}
 		if err := entry(h, t, to); err != nil {
-			return p.broken(err)
+			return p.refuse(err)
 		}
 	}
 }
 
-// trailing reads what follows the archive, so that it's counted as well.
-func (p *puller) trailing(r io.Reader) error {
+// readTrailing reads the content after the archive, which counts towards the limit.
+func (p *puller) readTrailing(r io.Reader) error {
 	if _, err := io.Copy(io.Discard, r); err != nil {
-		return p.broken(err)
+		return p.refuse(err)
 	}
 	return nil
 }
 
-// entry takes one entry of an archive.
+// entry adds one entry of an archive to a sink.
 func entry(h *tar.Header, r io.Reader, to sink) error {
-	if h.Typeflag == tar.TypeXGlobalHeader || !to.wants(h.Name) {
+	if h.Typeflag == tar.TypeXGlobalHeader || !to.accepts(h.Name) {
 		return nil
 	}
 	switch h.Typeflag {
@@ -211,12 +210,12 @@ func entry(h *tar.Header, r io.Reader, to sink) error {
 	}
 	return &tree.Error{
 		Cause: trust.ForbiddenContent, Path: sanitize.Line(h.Name),
-		Text: fmt.Sprintf("it's %s: only regular files and directories are allowed", kind(h.Typeflag)),
+		Text: fmt.Sprintf("is %s; only regular files and directories are allowed", entryKind(h.Typeflag)),
 	}
 }
 
-// kind names a type of entry.
-func kind(flag byte) string {
+// entryKind describes the type of an entry.
+func entryKind(flag byte) string {
 	switch flag {
 	case tar.TypeLink:
 		return "a hard link"
@@ -230,30 +229,30 @@ func kind(flag byte) string {
 	return fmt.Sprintf("of type %q", flag)
 }
 
-// errUnpacked says that an archive unpacks to more than is allowed.
-var errUnpacked = errors.New("the archive unpacks to too much")
+// errUnpacked reports that the unpacked size exceeds its limit.
+var errUnpacked = errors.New("unpacked size exceeds the limit")
 
-// broken turns an error of unpacking into a refusal.
-func (p *puller) broken(err error) error {
+// refuse converts an error of unpacking to a refusal.
+func (p *puller) refuse(err error) error {
 	var t *tree.Error
 	switch {
 	case errors.Is(err, errUnpacked):
-		return tooLarge(p.signed, "what its archives unpack to", p.fetcher.limits.Unpacked)
+		return tooLarge(p.signed, "unpacked size", p.fetcher.limits.Unpacked)
 	case errors.As(err, &t):
 		return &trust.Refusal{Cause: t.Cause, Subject: p.signed.Reference(), Err: err}
 	}
 	return &trust.Refusal{
-		Cause: trust.ForbiddenContent, Subject: p.signed.Reference(), Found: "an archive that can't be read", Wanted: "a tar archive", Err: err,
+		Cause: trust.ForbiddenContent, Subject: p.signed.Reference(), Found: "an unreadable archive", Wanted: "a tar archive", Err: err,
 	}
 }
 
-// limitReader counts real bytes against what is left over all archives.
+// limitReader limits the bytes read from all archives.
 type limitReader struct {
 	r    io.Reader
 	left *int64
 }
 
-// Read fails once more bytes came than were left.
+// Read fails once the limit is exceeded.
 func (l *limitReader) Read(b []byte) (int, error) {
 	n, err := l.r.Read(b)
 	if *l.left -= int64(n); *l.left < 0 {
@@ -262,14 +261,14 @@ func (l *limitReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// countedReader hashes and counts what passes.
+// countedReader hashes and counts the bytes read.
 type countedReader struct {
 	r    io.Reader
 	hash hash.Hash
 	n    int64
 }
 
-// Read passes bytes on.
+// Read implements io.Reader.
 func (c *countedReader) Read(b []byte) (int, error) {
 	n, err := c.r.Read(b)
 	_, _ = c.hash.Write(b[:n]) // a hash's Write never fails
