@@ -24,19 +24,18 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// PredicateSign is the type of the statement that is a signature; a bundle
-// with another one is an attestation about the image and signs nothing
-// (GHSA-vjxv-45g9-9296).
+// PredicateSign is the predicate type of signatures. Bundles with another type are
+// attestations about the image, not signatures (GHSA-vjxv-45g9-9296).
 const PredicateSign = "https://sigstore.dev/cosign/sign/v1"
 
-// The names of formats in evidence.
+// The signature formats in evidence.
 const (
 	formatLegacy = "cosign"
 	formatBundle = "bundle"
 	formatDSSE   = "dsse"
 )
 
-// keyVerifier is a key of the document with cosign's form of it.
+// keyVerifier is a key of the trust document with its verifier.
 type keyVerifier struct {
 	key      trust.Key
 	verifier signature.Verifier
@@ -44,9 +43,9 @@ type keyVerifier struct {
 
 // checker checks material against the keys that may sign the target.
 type checker struct {
-	hash v1.Hash
-	keys []keyVerifier
-	seen func(trust.Digest) time.Time
+	hash      v1.Hash
+	keys      []keyVerifier
+	firstSeen func(trust.Digest) time.Time
 }
 
 func newChecker(doc *trust.Document, t trust.Target, seen func(trust.Digest) time.Time) (*checker, error) {
@@ -54,7 +53,7 @@ func newChecker(doc *trust.Document, t trust.Target, seen func(trust.Digest) tim
 	if err != nil {
 		return nil, fmt.Errorf("digest %s: %w", t.Digest, err)
 	}
-	c := &checker{hash: hash, seen: seen}
+	c := &checker{hash: hash, firstSeen: seen}
 	for _, k := range doc.Candidates(t) {
 		pub, ok := doc.PublicKey(k.Name)
 		if !ok {
@@ -69,9 +68,9 @@ func newChecker(doc *trust.Document, t trust.Target, seen func(trust.Digest) tim
 	return c, nil
 }
 
-// check tries one piece of material with each key.
+// check verifies material with each key.
 func (c *checker) check(ctx context.Context, m material) trust.CheckedSignature {
-	out := trust.CheckedSignature{Format: formatLegacy, Material: m.digest, Seen: c.seen(m.digest)}
+	out := trust.CheckedSignature{Format: formatLegacy, Material: m.digest, Seen: c.firstSeen(m.digest)}
 	if m.bundle {
 		out.Format = formatBundle
 	}
@@ -80,9 +79,8 @@ func (c *checker) check(ctx context.Context, m material) trust.CheckedSignature 
 	return out
 }
 
-// examine runs the check of the material's format. The libraries' structures
-// for others' bytes have holes, and what makes one panic is unreadable, no
-// more: it mustn't stop whoever only looks for a signature.
+// examine verifies material in its format. Untrusted material that makes a library
+// panic is reported as unreadable.
 func (c *checker) examine(ctx context.Context, m material) (f trust.Finding, key string) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -95,7 +93,7 @@ func (c *checker) examine(ctx context.Context, m material) (f trust.Finding, key
 	return c.legacy(ctx, m)
 }
 
-// detail describes a finding in one line.
+// detail describes a finding on one line.
 func (c *checker) detail(s trust.CheckedSignature, m material) string {
 	switch s.Finding {
 	case trust.OtherType:
@@ -106,17 +104,17 @@ func (c *checker) detail(s trust.CheckedSignature, m material) string {
 		return s.Key + " signed other content with " + m.digest.Short()
 	case trust.UnknownKey:
 		if id := m.hint(); id != "" {
-			return fmt.Sprintf("%s of key %q", m.digest.Short(), sanitize.Clip(id, 64))
+			return fmt.Sprintf("%s by key %q", m.digest.Short(), sanitize.Clip(id, 64))
 		}
-		return m.digest.Short() + " of an unknown key"
+		return m.digest.Short() + " by an unknown key"
 	default:
 		return s.Key + " with " + m.digest.Short()
 	}
 }
 
-// legacy checks a payload in cosign's simple signing format. ClaimVerifier is
-// set always: without it cosign v2 never compares the payload's digest with
-// the image's, and a signature of one image is good for any other.
+// legacy verifies a payload in cosign's simple signing format. ClaimVerifier is
+// required: without it, cosign v2 doesn't compare the digest in the payload with
+// that of the image, and accepts signatures of other images.
 func (c *checker) legacy(ctx context.Context, m material) (trust.Finding, string) {
 	sig, err := static.NewSignature(m.bytes, m.signature)
 	if err != nil || m.signature == "" {
@@ -128,7 +126,7 @@ func (c *checker) legacy(ctx context.Context, m material) (trust.Finding, string
 		if _, err := cosign.VerifyImageSignature(ctx, sig, c.hash, opts); err == nil {
 			return trust.Valid, k.key.Name
 		}
-		// Only to tell people what it is: the same check without the claim.
+		// Only for the error: the same check without the claim.
 		opts.ClaimVerifier = nil
 		if _, err := cosign.VerifyImageSignature(ctx, sig, c.hash, opts); err == nil {
 			return trust.OtherDigest, k.key.Name
@@ -137,8 +135,8 @@ func (c *checker) legacy(ctx context.Context, m material) (trust.Finding, string
 	return trust.UnknownKey, ""
 }
 
-// bundle checks a Sigstore bundle. The digest is bound by the artifact policy;
-// the predicate type, which cosign v2 doesn't look at, is compared here.
+// bundle verifies a Sigstore bundle. The artifact policy checks the digest. The
+// predicate type is checked here, since cosign v2 ignores it.
 func (c *checker) bundle(ctx context.Context, m material) (trust.Finding, string) {
 	b, err := parseBundle(m.bytes)
 	if err != nil {
@@ -152,7 +150,7 @@ func (c *checker) bundle(ctx context.Context, m material) (trust.Finding, string
 		if err == nil {
 			return predicate(res), k.key.Name
 		}
-		// Only to tell people what it is: the same check without the artifact.
+		// Only for the error: the same check without the artifact.
 		if _, err := cosign.VerifyNewBundle(ctx, opts, sgverify.WithoutArtifactUnsafe(), b); err == nil {
 			return trust.OtherDigest, k.key.Name
 		}
@@ -160,7 +158,7 @@ func (c *checker) bundle(ctx context.Context, m material) (trust.Finding, string
 	return trust.UnknownKey, ""
 }
 
-// options returns what cosign needs for one bare key and no network.
+// options returns cosign's options for one key and no network.
 func (c *checker) options(k keyVerifier) *cosign.CheckOpts {
 	return &cosign.CheckOpts{
 		SigVerifier: k.verifier, TrustedMaterial: &root.BaseTrustedMaterial{},
@@ -175,19 +173,19 @@ func predicate(res *sgverify.VerificationResult) trust.Finding {
 	return trust.Valid
 }
 
-// parseBundle reads a Sigstore bundle that holds a DSSE envelope.
+// parseBundle parses a Sigstore bundle with a DSSE envelope.
 func parseBundle(raw []byte) (*bundle.Bundle, error) {
 	b := &bundle.Bundle{}
 	if err := b.UnmarshalJSON(raw); err != nil {
 		return nil, err
 	}
 	if b.GetDsseEnvelope() == nil {
-		return nil, errors.New("bundle holds no DSSE envelope")
+		return nil, errors.New("bundle contains no DSSE envelope")
 	}
 	return b, nil
 }
 
-// hint returns what a bundle says of its key, for people only.
+// hint returns the unverified key hint of a bundle, for display.
 func (m material) hint() string {
 	if !m.bundle {
 		return ""

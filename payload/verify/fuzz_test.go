@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
-// fuzzKey is a public key whose private half nobody has kept.
+// fuzzKey is a public key without a known private key.
 const fuzzKey = `-----BEGIN PUBLIC KEY-----
 MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEbd7fVanZTHB/KoyuI8U0o5W7B2z+
 /fkY5fBh6/gtRNtM1rplakGlujsQHqr7JTQPzL2jKw8KSdCkTJS4jxDbPA==
@@ -45,8 +45,8 @@ rules:
 	return c
 }
 
-// FuzzMaterial says that no bytes become a signature of a key that nobody has,
-// nor stop the checker.
+// FuzzMaterial checks that no input is a valid signature of fuzzKey or makes the
+// checker panic.
 func FuzzMaterial(f *testing.F) {
 	c := fuzzChecker(f)
 	digest := trust.DigestOf(nil)
@@ -60,7 +60,7 @@ func FuzzMaterial(f *testing.F) {
 		m := material{digest: trust.DigestOf(b), bundle: bundle, bytes: b, signature: sig}
 		got := c.check(t.Context(), m)
 		if got.Finding == trust.Valid || got.Finding == trust.OtherDigest {
-			t.Errorf("%q became %s of key %s", b, got.Finding, got.Key)
+			t.Errorf("%q is %s of key %s", b, got.Finding, got.Key)
 		}
 		_ = m.claim()
 	})

@@ -13,35 +13,34 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/registry"
 )
 
-// Claim is what a piece of signature material says of itself. Nothing of it is
-// checked: it's for showing.
+// Claim describes signature material for display. Nothing in it is verified.
 type Claim struct {
 	Material trust.Digest `json:"material"`
 	Format   string       `json:"format"`
-	// Predicate is the statement's type; empty for the legacy format.
+	// Predicate is the predicate type of the statement; "" in the legacy format.
 	Predicate string `json:"predicate,omitempty"`
-	// Hint is what a bundle says of its key; cosign's is the base64 SHA-256 of
-	// the public key.
+	// Hint is the key hint of a bundle. cosign sets it to the base64 SHA-256 of the
+	// public key.
 	Hint string `json:"hint,omitempty"`
 }
 
-// List lists the signature material that a registry has for an image, without
-// checking any, and what couldn't be fetched.
+// List lists the signature material of an image in a registry, unverified, and the
+// problems of fetching it.
 func List(ctx context.Context, r Registry, image string, l Limits) (claims []Claim, problems []error, err error) {
 	repo, digest, err := ParseReference(image)
 	if err != nil {
 		return nil, nil, err
 	}
 	g := &gatherer{registry: r, repo: repo, digest: digest, limits: l.withDefaults()}
-	for _, place := range g.places(nil) {
+	for _, place := range g.locations(nil) {
 		for m := range place(ctx) {
 			claims = append(claims, m.claim())
 		}
 	}
-	return claims, slices.Concat(g.problems, g.cut), nil
+	return claims, slices.Concat(g.failures, g.limited), nil
 }
 
-// claim reads what the material says.
+// claim describes the material.
 func (m material) claim() Claim {
 	c := Claim{Material: m.digest, Format: formatLegacy}
 	if !m.bundle {
@@ -60,8 +59,7 @@ func (m material) claim() Claim {
 	return c
 }
 
-// Manifest returns the manifest of an image reference, for showing what it
-// says of itself.
+// Manifest returns the manifest of an image reference, for display.
 func Manifest(ctx context.Context, r Registry, image string) (registry.Manifest, error) {
 	repo, digest, err := ParseReference(image)
 	if err != nil {
@@ -69,7 +67,7 @@ func Manifest(ctx context.Context, r Registry, image string) (registry.Manifest,
 	}
 	m, err := r.Manifest(ctx, repo, digest)
 	if err != nil {
-		return m, fetchFailed(image, "the image", err)
+		return m, fetchFailed(image, err)
 	}
 	return m, nil
 }

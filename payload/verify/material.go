@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/registry"
 )
 
-// The media types of signature material; cosign defines them.
+// The media types and annotations of signature material, as in cosign.
 const (
 	typeSimpleSigning   = "application/vnd.dev.cosign.simplesigning.v1+json"
 	typeBundlePrefix    = "application/vnd.dev.sigstore.bundle"
@@ -25,16 +25,16 @@ const (
 	annotationPredicate = "dev.sigstore.bundle.predicateType"
 )
 
-// Limits bound the signature material of one image. Zero fields take the
-// defaults.
+// Limits of the signature material of one image. Zero fields mean the defaults.
 type Limits struct {
-	// Layers is how many signatures a legacy signature manifest may hold.
+	// Layers is the number of signatures read from a manifest, and of signature
+	// digests in a request.
 	Layers int
-	// Referrers is how many referrers of each likelihood are looked at.
+	// Referrers is the number of referrers read per rank.
 	Referrers int
-	// Material is the size of one signature's bytes.
+	// Material is the size of one signature, in bytes.
 	Material int64
-	// Total is the size of all that is fetched for one check.
+	// Total is the size of all signatures fetched for one verification, in bytes.
 	Total int64
 }
 
@@ -55,18 +55,17 @@ func (l Limits) withDefaults() Limits {
 	return d
 }
 
-// material is one fetched piece that claims to be a signature.
+// material is fetched content that may be a signature.
 type material struct {
 	digest trust.Digest
-	// bundle says that bytes hold a Sigstore bundle; else they're a legacy
-	// payload, with its signature in base64.
+	// bundle is true for a Sigstore bundle. Otherwise bytes is a legacy payload
+	// and signature its signature in base64.
 	bundle    bool
 	bytes     []byte
 	signature string
 }
 
-// gatherer fetches signature material from its places, within limits that hold
-// for all of them together.
+// gatherer fetches signature material from its locations, within common limits.
 type gatherer struct {
 	registry Registry
 	repo     string
@@ -75,36 +74,36 @@ type gatherer struct {
 
 	spent    int64
 	fetched  map[trust.Digest]bool
-	contents map[trust.Digest][]byte // several signers of one payload share it
-	problems []error                 // of fetching
-	cut      []error                 // of limits
+	contents map[trust.Digest][]byte // signers may share a payload
+	failures []error                 // errors of fetching
+	limited  []error                 // exceeded limits
 }
 
-// place is somewhere signatures may be.
-type place func(ctx context.Context) iter.Seq[material]
+// location yields the signature material of one location.
+type location func(ctx context.Context) iter.Seq[material]
 
-// places lists them in the order in which they are tried: what the request
-// names, then cosign's tag, then what refers to the image.
-func (g *gatherer) places(pinned []trust.Digest) []place {
+// locations returns the locations in the order in which they are tried: digests in
+// the request, cosign's tag, then referrers.
+func (g *gatherer) locations(pinned []trust.Digest) []location {
 	g.fetched, g.contents = map[trust.Digest]bool{}, map[trust.Digest][]byte{}
-	return []place{
+	return []location{
 		func(ctx context.Context) iter.Seq[material] { return g.pinned(ctx, pinned) },
 		g.legacy,
 		g.referrers,
 	}
 }
 
-// pinned yields the material of manifests that the request names.
+// pinned yields the material of the digests in the request.
 func (g *gatherer) pinned(ctx context.Context, digests []trust.Digest) iter.Seq[material] {
 	return func(yield func(material) bool) {
 		for i, d := range digests {
 			if i == g.limits.Layers {
-				g.cut = append(g.cut, fmt.Errorf("%d digests in signatures, at most %d are looked at", len(digests), g.limits.Layers))
+				g.limited = append(g.limited, fmt.Errorf("%d digests in signatures, at most %d are read", len(digests), g.limits.Layers))
 				return
 			}
 			m, err := g.registry.Manifest(ctx, g.repo, d)
 			if err != nil {
-				g.problem("signature "+d.Short(), err)
+				g.record("read signature "+d.Short(), err)
 				continue
 			}
 			if !g.layers(ctx, m, yield) {
@@ -114,12 +113,12 @@ func (g *gatherer) pinned(ctx context.Context, digests []trust.Digest) iter.Seq[
 	}
 }
 
-// legacy yields the layers of the manifest under the tag sha256-<hex>.sig.
+// legacy yields the material under the tag sha256-<hex>.sig.
 func (g *gatherer) legacy(ctx context.Context) iter.Seq[material] {
 	return func(yield func(material) bool) {
 		found, err := g.registry.Tagged(ctx, g.repo, LegacyTag(g.digest))
 		if err != nil {
-			g.problem("the signature tag", err)
+			g.record("read signature tag", err)
 			return
 		}
 		for _, m := range found {
@@ -130,18 +129,17 @@ func (g *gatherer) legacy(ctx context.Context) iter.Seq[material] {
 	}
 }
 
-// LegacyTag returns the tag under which cosign keeps the legacy signatures of
-// a digest.
+// LegacyTag returns cosign's tag for the legacy signatures of a digest.
 func LegacyTag(d trust.Digest) string { return strings.Replace(d.String(), ":", "-", 1) + ".sig" }
 
-// referrers yields the bundles that refer to the digest. Others are filtered
-// out before anything is counted, and what says to be a signature comes first:
-// many honest attestations hide none.
+// referrers yields the bundles among the referrers. Other referrers don't count
+// towards the limit, and likely signatures come first, so that attestations can't
+// hide signatures.
 func (g *gatherer) referrers(ctx context.Context) iter.Seq[material] {
 	return func(yield func(material) bool) {
 		list, err := g.registry.Referrers(ctx, g.repo, g.digest)
 		if err != nil {
-			g.problem("the list of referrers", err)
+			g.record("list referrers", err)
 			return
 		}
 		byRank := [3][]registry.Descriptor{}
@@ -152,7 +150,7 @@ func (g *gatherer) referrers(ctx context.Context) iter.Seq[material] {
 		}
 		for _, candidates := range byRank {
 			if len(candidates) > g.limits.Referrers {
-				g.cut = append(g.cut, fmt.Errorf("%d referrers may be signatures, at most %d are looked at", len(candidates), g.limits.Referrers))
+				g.limited = append(g.limited, fmt.Errorf("%d referrers may be signatures, at most %d are read", len(candidates), g.limits.Referrers))
 				candidates = candidates[:g.limits.Referrers]
 			}
 			for _, d := range candidates {
@@ -164,19 +162,19 @@ func (g *gatherer) referrers(ctx context.Context) iter.Seq[material] {
 	}
 }
 
-// referrer yields the signatures in one referrer and reports whether to go on.
+// referrer yields the signatures in one referrer and reports whether to continue.
 func (g *gatherer) referrer(ctx context.Context, d registry.Descriptor, yield func(material) bool) bool {
 	m, err := g.registry.Manifest(ctx, g.repo, d.Digest)
 	if err != nil {
-		g.problem("referrer "+d.Digest.Short(), err)
+		g.record("read referrer "+d.Digest.Short(), err)
 		return true
 	}
 	return g.layers(ctx, m, yield)
 }
 
-// rank says how likely a referrer is to be a signature, 0 being the likeliest,
-// and false if it can't be. Some registries don't give the artifact's type but
-// that of its config, or none: then the manifest says it.
+// rank returns the likelihood that a referrer is a signature, from 0 for the
+// highest, or false if it can't be one. Some registries return no artifact type
+// or that of the config; then the manifest must be read.
 func rank(d registry.Descriptor) (int, bool) {
 	predicate, annotated := d.Annotations[annotationPredicate]
 	switch {
@@ -192,7 +190,7 @@ func rank(d registry.Descriptor) (int, bool) {
 	return 0, false
 }
 
-// layers yields the signatures in a manifest and reports whether to go on.
+// layers yields the signatures in a manifest and reports whether to continue.
 func (g *gatherer) layers(ctx context.Context, m registry.Manifest, yield func(material) bool) bool {
 	n := 0
 	for _, l := range m.Layers {
@@ -201,13 +199,13 @@ func (g *gatherer) layers(ctx context.Context, m registry.Manifest, yield func(m
 			continue
 		}
 		if n == g.limits.Layers {
-			g.cut = append(g.cut, fmt.Errorf("manifest %s has more than %d signatures", m.Digest.Short(), g.limits.Layers))
+			g.limited = append(g.limited, fmt.Errorf("manifest %s has more than %d signatures", m.Digest.Short(), g.limits.Layers))
 			return true
 		}
 		n++
 		out := material{bundle: bundle, signature: l.Annotations[annotationSignature]}
 		out.digest = l.Digest
-		if !bundle { // equal payloads of two signers have one digest
+		if !bundle { // signers may share a payload and its digest
 			out.digest = trust.DigestOf([]byte(l.Digest.String() + "\n" + out.signature))
 		}
 		if g.fetched[out.digest] {
@@ -226,41 +224,41 @@ func (g *gatherer) layers(ctx context.Context, m registry.Manifest, yield func(m
 	return true
 }
 
-// bytes fetches a layer if it fits what is left of the budget.
+// bytes fetches a layer within the limits.
 func (g *gatherer) bytes(ctx context.Context, l registry.Descriptor) ([]byte, bool) {
 	if b, ok := g.contents[l.Digest]; ok {
 		return b, true
 	}
 	if l.Size > g.limits.Material || g.spent+l.Size > g.limits.Total {
-		g.cut = append(g.cut, fmt.Errorf("signature %s has %d bytes, at most %d and %d together are fetched",
+		g.limited = append(g.limited, fmt.Errorf("signature %s has %d bytes, at most %d each and %d in total are fetched",
 			l.Digest.Short(), l.Size, g.limits.Material, g.limits.Total))
 		return nil, false
 	}
 	g.spent += l.Size
 	b, err := g.registry.Bytes(ctx, g.repo, l, g.limits.Material)
 	if err != nil {
-		g.problem("signature "+l.Digest.Short(), err)
+		g.record("read signature "+l.Digest.Short(), err)
 		return nil, false
 	}
 	g.contents[l.Digest] = b
 	return b, true
 }
 
-// problem remembers what went wrong; that something isn't there is no problem.
-func (g *gatherer) problem(what string, err error) {
+// record records an error unless it is ErrNotFound.
+func (g *gatherer) record(what string, err error) {
 	var limit *files.LimitError
 	switch {
 	case errors.Is(err, registry.ErrNotFound):
 	case errors.As(err, &limit):
-		g.cut = append(g.cut, fmt.Errorf("%s: %w", what, err))
+		g.limited = append(g.limited, fmt.Errorf("%s: %w", what, err))
 	default:
-		g.problems = append(g.problems, fmt.Errorf("%s: %w", what, err))
+		g.failures = append(g.failures, fmt.Errorf("%s: %w", what, err))
 	}
 }
 
-// explain gives the reason that helps: if not everything could be seen, what
-// is missing may be there. Limits and failures don't hide that the signatures
-// which were seen are revoked or of the wrong content.
+// explain replaces a refusal for missing signatures if not all material was read,
+// since the rest may satisfy the policy. Refusals for revoked signatures or other
+// content remain.
 func (g *gatherer) explain(err error, image string) error {
 	var r *trust.Refusal
 	if !errors.As(err, &r) {
@@ -272,15 +270,15 @@ func (g *gatherer) explain(err error, image string) error {
 		return err
 	}
 	switch {
-	case len(g.problems) > 0:
+	case len(g.failures) > 0:
 		return &trust.Refusal{
-			Cause: trust.FetchFailed, Subject: image, Found: "not all signature material: " + string(r.Cause) + " without it",
-			Wanted: r.Wanted, Retry: true, Err: g.problems[0],
+			Cause: trust.FetchFailed, Subject: image, Found: "incomplete signature material, " + string(r.Cause) + " without the rest",
+			Wanted: r.Wanted, Retry: true, Err: g.failures[0],
 		}
-	case len(g.cut) > 0:
+	case len(g.limited) > 0:
 		return &trust.Refusal{
-			Cause: trust.LimitExceeded, Subject: image, Found: g.cut[0].Error(), Wanted: r.Wanted,
-			Fix: []string{"name the digests of the signature manifests under spec.desired.signatures", "remove foreign referrers from the registry"},
+			Cause: trust.LimitExceeded, Subject: image, Found: g.limited[0].Error(), Wanted: r.Wanted,
+			Fix: []string{"list the digests of the signature manifests in spec.desired.signatures", "remove unrelated referrers from the registry"},
 		}
 	}
 	return err

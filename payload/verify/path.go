@@ -18,42 +18,42 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/tree"
 )
 
-// SignatureFile is the file of a payload path that holds its signatures; it's
-// the only one that they don't cover.
+// SignatureFile is the file with the signatures of a payload path. They cover all
+// other files.
 const SignatureFile = "release.sig.json"
 
 // TypeInToto is the DSSE payload type of an in-toto statement.
 const TypeInToto = "application/vnd.in-toto+json"
 
-// ModeTag is the mode of a commit that a signed tag names.
+// ModeTag is the mode of a revision verified by a signed tag.
 const ModeTag = "tag"
 
-// Commit is what the source says of the revision that a path is read from.
+// Commit describes the verified revision of a path.
 type Commit struct {
-	// Mode is how the revision was verified: "tag", "head", "range" or "".
+	// Mode of the verification: "tag", "head", "range" or "".
 	Mode string
-	// Revision is the revision, for evidence.
+	// Revision for evidence.
 	Revision string
-	// Signer is the name of the key of the git role that signed it.
+	// Signer is the name of the key of the git role that signed the revision.
 	Signer string
 }
 
-// PathRequest names a payload path of a verified snapshot.
+// PathRequest describes a payload path in a verified snapshot.
 type PathRequest struct {
-	Request // Image and Signatures aren't used
+	Request // Image and Signatures are ignored
 
-	// FS and Dir are the snapshot and the payload's place in it.
+	// FS is the snapshot, and Dir the directory of the payload in it.
 	FS  fs.FS
 	Dir string
-	// Commit is how the snapshot was verified.
+	// Commit describes the verification of the snapshot.
 	Commit Commit
 }
 
-// ReleasePath checks a payload path of a Git repository for a ClusterRelease:
-// by the DSSE envelope in SignatureFile, a statement over the digest of all
-// other files, which must satisfy the same rules as an image; or, for products
-// under allowGitPayload, by a signed tag. The files are read once, and
-// Signed.Tree returns what was read. The errors are *trust.Refusal.
+// ReleasePath verifies a payload path in a Git repository for a ClusterRelease.
+// SignatureFile contains a DSSE envelope with a statement about the digest of all
+// other files, which must satisfy the same rules as an image. For products under
+// allowGitPayload, a signed tag is sufficient. The files are read once;
+// Signed.Tree returns them. Errors are *trust.Refusal.
 func (v *Verifier) ReleasePath(ctx context.Context, r PathRequest) (Signed, error) {
 	if err := ctx.Err(); err != nil {
 		return Signed{}, err
@@ -61,7 +61,7 @@ func (v *Verifier) ReleasePath(ctx context.Context, r PathRequest) (Signed, erro
 	doc := v.cfg.Policy()
 	all, err := tree.Copy(r.FS, path.Clean("./"+r.Dir), tree.Limits{})
 	if err != nil {
-		return Signed{}, unusable(r.Dir, err)
+		return Signed{}, invalidPath(r.Dir, err)
 	}
 	files := all.Without(SignatureFile)
 	t := trust.Target{
@@ -69,15 +69,15 @@ func (v *Verifier) ReleasePath(ctx context.Context, r PathRequest) (Signed, erro
 		WantProduct: r.Product, WantVersion: r.Version, PreviouslyAccepted: r.PreviouslyAccepted,
 	}
 	if t.Product, t.Version, err = metadata(files); err != nil {
-		return Signed{}, unusable(r.Dir, err)
+		return Signed{}, invalidPath(r.Dir, err)
 	}
 	found, err := v.signatureFile(doc, t, all, r)
 	if err != nil {
 		return Signed{}, err
 	}
 	ev, err := trust.Evaluate(doc, t, found, v.cfg.Now())
-	if trust.ReasonOf(err) == trust.Unsigned && vouched(doc, t, r.Commit) {
-		ev, err = commitEvidence(doc, t, r.Commit, v.cfg.Now()), nil
+	if trust.ReasonOf(err) == trust.Unsigned && signedByTag(doc, t, r.Commit) {
+		ev, err = tagEvidence(doc, t, r.Commit, v.cfg.Now()), nil
 	}
 	if err != nil {
 		return Signed{}, err
@@ -88,24 +88,24 @@ func (v *Verifier) ReleasePath(ctx context.Context, r PathRequest) (Signed, erro
 	return Signed{kind: t.Kind, digest: t.Digest, product: t.Product, version: t.Version, evidence: ev, tree: files}, nil
 }
 
-// signatureFile checks the envelope beside the files, if there is one.
+// signatureFile checks the envelope in SignatureFile if it exists.
 func (v *Verifier) signatureFile(doc *trust.Document, t trust.Target, all *tree.Tree, r PathRequest) ([]trust.CheckedSignature, error) {
 	raw, err := all.ReadFile(SignatureFile)
 	if errors.Is(err, fs.ErrNotExist) || doc == nil {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, unusable(r.Dir, err)
+		return nil, invalidPath(r.Dir, err)
 	}
-	return envelopeFindings(doc, t, raw, v.seen(r.Request)), nil
+	return envelopeFindings(doc, t, raw, v.firstSeen(r.Request)), nil
 }
 
-// envelopeFindings checks an envelope. One that can't be read is as bad
-// material in a registry: no signature, and no end of the check.
+// envelopeFindings checks an envelope. An unreadable one is a finding, as
+// unreadable material in a registry, and not an error.
 func envelopeFindings(doc *trust.Document, t trust.Target, raw []byte, seen func(trust.Digest) time.Time) []trust.CheckedSignature {
 	payload, keys, err := doc.OpenSigned(TypeInToto, raw, doc.Candidates(t))
 	if err != nil {
-		detail := sanitize.Line(SignatureFile + " can't be read: " + err.Error())
+		detail := sanitize.Line("unreadable " + SignatureFile + ": " + err.Error())
 		return []trust.CheckedSignature{{Finding: trust.Unreadable, Format: formatDSSE, Detail: detail}}
 	}
 	finding := statementFinding(payload, t.Digest)
@@ -118,14 +118,13 @@ func envelopeFindings(doc *trust.Document, t trust.Target, raw []byte, seen func
 	}
 	if len(out) == 0 {
 		out = append(out, trust.CheckedSignature{
-			Finding: trust.UnknownKey, Format: formatDSSE, Detail: SignatureFile + " of an unknown key",
+			Finding: trust.UnknownKey, Format: formatDSSE, Detail: SignatureFile + " by an unknown key",
 		})
 	}
 	return out
 }
 
-// Statement is the part of an in-toto statement (v1) that is a signature of
-// content by digest.
+// Statement is an in-toto statement (v1) that signs content by digest.
 type Statement struct {
 	Type          string    `json:"_type"`
 	PredicateType string    `json:"predicateType"`
@@ -133,7 +132,7 @@ type Statement struct {
 	Predicate     struct{}  `json:"predicate"`
 }
 
-// Subject is one thing that a statement is about.
+// Subject is a subject of a statement.
 type Subject struct {
 	Name   string            `json:"name,omitempty"`
 	Digest map[string]string `json:"digest"`
@@ -142,7 +141,7 @@ type Subject struct {
 // TypeStatement is the type of an in-toto statement.
 const TypeStatement = "https://in-toto.io/Statement/v1"
 
-// NewStatement returns the statement that signs a digest.
+// NewStatement returns a statement that signs a digest.
 func NewStatement(d trust.Digest) Statement {
 	return Statement{
 		Type: TypeStatement, PredicateType: PredicateSign,
@@ -150,7 +149,7 @@ func NewStatement(d trust.Digest) Statement {
 	}
 }
 
-// statementFinding says what a signed statement is worth for a digest.
+// statementFinding evaluates a signed statement for a digest.
 func statementFinding(payload []byte, d trust.Digest) trust.Finding {
 	var s Statement
 	if json.Unmarshal(payload, &s) != nil || s.Type != TypeStatement {
@@ -165,7 +164,7 @@ func statementFinding(payload []byte, d trust.Digest) trust.Finding {
 	return trust.Valid
 }
 
-// metadata reads product and version from the payload's metadata file.
+// metadata returns product and version in the payload's metadata.
 func metadata(files *tree.Tree) (product, version string, err error) {
 	var m struct {
 		Name    string `json:"name"`
@@ -184,21 +183,21 @@ func metadata(files *tree.Tree) (product, version string, err error) {
 		}
 		return m.Name, m.Version, nil
 	}
-	return "", "", errors.New("there is no release-metadata")
+	return "", "", errors.New("release-metadata not found")
 }
 
-// vouched reports whether a signed tag may stand for the signature.
-func vouched(doc *trust.Document, t trust.Target, c Commit) bool {
+// signedByTag reports whether a signed tag is sufficient for the target.
+func signedByTag(doc *trust.Document, t trust.Target, c Commit) bool {
 	return slices.Contains(doc.AllowGitPayload, t.Product) && c.Mode == ModeTag && c.Revision != "" &&
 		slices.ContainsFunc(doc.RoleKeys(trust.RoleGit), func(k trust.Key) bool { return k.Name == c.Signer })
 }
 
-// commitEvidence says that a signed tag stood for a signature.
-func commitEvidence(doc *trust.Document, t trust.Target, c Commit, now time.Time) trust.Evidence {
+// tagEvidence returns the evidence of a signed tag.
+func tagEvidence(doc *trust.Document, t trust.Target, c Commit, now time.Time) trust.Evidence {
 	ev := trust.Evidence{
 		Format: 1, Policy: fmt.Sprintf("%s@%d", doc.Name, doc.Version), PolicyDigest: doc.Digest(),
 		Digest: t.Digest, Product: t.Product, Version: t.Version, Checked: now.UTC(),
-		Rules:  []string{"allowGitPayload: " + t.Product + ", role git by a signed tag"},
+		Rules:  []string{"allowGitPayload: " + t.Product + ", signed tag of role git"},
 		Commit: sanitize.Line(c.Revision),
 	}
 	for _, k := range doc.RoleKeys(trust.RoleGit) {
@@ -211,11 +210,11 @@ func commitEvidence(doc *trust.Document, t trust.Target, c Commit, now time.Time
 	return ev
 }
 
-// unusable says that a payload path can't be read as one.
-func unusable(dir string, err error) error {
+// invalidPath returns the refusal of an invalid payload path.
+func invalidPath(dir string, err error) error {
 	r := &trust.Refusal{
 		Cause: trust.ForbiddenContent, Subject: fmt.Sprintf("payload path %q", sanitize.Line(dir)),
-		Found: "files that can't be a payload", Wanted: "release-manifests with release-metadata, regular files only",
+		Found: "an invalid payload", Wanted: "release-manifests with release-metadata, regular files only",
 		Fix: []string{"lockstep release build DIR --output PATH"}, Err: err,
 	}
 	if t, ok := errors.AsType[*tree.Error](err); ok {

@@ -21,59 +21,59 @@ const gitKey = `- name: admin
 `
 
 // payloadPath writes a release as a payload path and returns its folder.
-func payloadPath(w *world) string {
-	w.t.Helper()
-	src, dir := w.t.TempDir(), w.t.TempDir()
-	write(w.t, src, "release.yaml", "product: platform\nversion: 1.4.2\ncomponents: [{name: web, runLevel: 10}]\n")
-	write(w.t, src, "web/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n")
+func payloadPath(e *env) string {
+	e.t.Helper()
+	src, dir := e.t.TempDir(), e.t.TempDir()
+	write(e.t, src, "release.yaml", "product: platform\nversion: 1.4.2\ncomponents: [{name: web, runLevel: 10}]\n")
+	write(e.t, src, "web/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n")
 	r, err := build.Build(src, "")
 	if err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	if err := build.WriteTree(filepath.Join(dir, "releases", "a"), r); err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	return dir
 }
 
 // signPath signs the payload path below dir.
-func signPath(w *world, dir, key string) {
-	w.t.Helper()
+func signPath(e *env, dir, key string) {
+	e.t.Helper()
 	p := filepath.Join(dir, "releases", "a")
 	d, err := build.TreeDigest(p, verify.SignatureFile)
 	if err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	old, err := os.ReadFile(filepath.Join(p, verify.SignatureFile))
 	if err != nil && !os.IsNotExist(err) {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
-	raw, err := build.SignTree(d, old, w.keys[key])
+	raw, err := build.SignTree(d, old, e.keys[key])
 	if err != nil {
-		w.t.Fatal(err)
+		e.t.Fatal(err)
 	}
-	write(w.t, p, verify.SignatureFile, string(raw))
+	write(e.t, p, verify.SignatureFile, string(raw))
 }
 
-func checkPath(w *world, fsys fs.FS, c verify.Commit) (verify.Signed, error) {
-	return w.verifier(verify.Limits{}).ReleasePath(w.t.Context(), verify.PathRequest{
+func checkPath(e *env, fsys fs.FS, c verify.Commit) (verify.Signed, error) {
+	return e.verifier(verify.Limits{}).ReleasePath(e.t.Context(), verify.PathRequest{
 		Request: verify.Request{Name: "platform", Version: "1.4.2"}, FS: fsys, Dir: "releases/a", Commit: c,
 	})
 }
 
-func TestAPayloadPathIsVerifiedByItsSignatureFile(t *testing.T) {
-	w := newWorld(t)
-	w.doc = document(t, w.keys, 2, "")
-	dir := payloadPath(w)
-	if _, err := checkPath(w, os.DirFS(dir), verify.Commit{}); trust.ReasonOf(err) != trust.Unsigned {
+func TestAPayloadPathIsVerifiedWithItsSignatureFile(t *testing.T) {
+	e := newEnv(t)
+	e.doc = document(t, e.keys, 2, "")
+	dir := payloadPath(e)
+	if _, err := checkPath(e, os.DirFS(dir), verify.Commit{}); trust.ReasonOf(err) != trust.Unsigned {
 		t.Errorf("without a signature: %v", err)
 	}
-	signPath(w, dir, "a")
-	if _, err := checkPath(w, os.DirFS(dir), verify.Commit{}); trust.ReasonOf(err) != trust.ThresholdNotMet {
+	signPath(e, dir, "a")
+	if _, err := checkPath(e, os.DirFS(dir), verify.Commit{}); trust.ReasonOf(err) != trust.ThresholdNotMet {
 		t.Errorf("with one of two: %v", err)
 	}
-	signPath(w, dir, "b")
-	s, err := checkPath(w, os.DirFS(dir), verify.Commit{})
+	signPath(e, dir, "b")
+	s, err := checkPath(e, os.DirFS(dir), verify.Commit{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,38 +88,38 @@ func TestAPayloadPathIsVerifiedByItsSignatureFile(t *testing.T) {
 		t.Error("the signature file is part of the tree")
 	}
 	write(t, dir, "releases/a/release-manifests/0000_10_web_0001-more.yaml", "{}")
-	if _, err := checkPath(w, os.DirFS(dir), verify.Commit{}); trust.ReasonOf(err) != trust.WrongDigest {
-		t.Errorf("with a file more: %v", err)
+	if _, err := checkPath(e, os.DirFS(dir), verify.Commit{}); trust.ReasonOf(err) != trust.WrongDigest {
+		t.Errorf("with an additional file: %v", err)
 	}
 }
 
-func TestAPayloadPathSignedByStrangersIsRefused(t *testing.T) {
-	w := newWorld(t)
-	dir := payloadPath(w)
-	signPath(w, dir, "stranger")
-	if _, err := checkPath(w, os.DirFS(dir), verify.Commit{}); trust.ReasonOf(err) != trust.WrongAuthority {
+func TestAPayloadPathSignedByAnUnknownKeyIsRefused(t *testing.T) {
+	e := newEnv(t)
+	dir := payloadPath(e)
+	signPath(e, dir, "unknown")
+	if _, err := checkPath(e, os.DirFS(dir), verify.Commit{}); trust.ReasonOf(err) != trust.WrongAuthority {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestACommitVouchesForAPathOnlyWhereThePolicySaysSo(t *testing.T) {
-	w := newWorld(t)
-	dir := payloadPath(w)
+func TestASignedTagIsSufficientOnlyIfThePolicyAllowsIt(t *testing.T) {
+	e := newEnv(t)
+	dir := payloadPath(e)
 	tag := verify.Commit{Mode: verify.ModeTag, Revision: "prod/v1@sha1:0123", Signer: "admin"}
 	head := tag
 	head.Mode = "head"
 	other := tag
 	other.Signer = "a"
-	if _, err := checkPath(w, os.DirFS(dir), tag); trust.ReasonOf(err) != trust.Unsigned {
+	if _, err := checkPath(e, os.DirFS(dir), tag); trust.ReasonOf(err) != trust.Unsigned {
 		t.Errorf("without allowGitPayload: %v", err)
 	}
-	w.doc = withGit(t, w, "allowGitPayload: [platform]\n")
-	for name, c := range map[string]verify.Commit{"a commit": head, "a signer of another role": other, "nothing": {}} {
-		if _, err := checkPath(w, os.DirFS(dir), c); trust.ReasonOf(err) != trust.Unsigned {
+	e.doc = withGit(t, e, "allowGitPayload: [platform]\n")
+	for name, c := range map[string]verify.Commit{"a commit": head, "a signer of another role": other, "no signature": {}} {
+		if _, err := checkPath(e, os.DirFS(dir), c); trust.ReasonOf(err) != trust.Unsigned {
 			t.Errorf("by %s: %v", name, err)
 		}
 	}
-	s, err := checkPath(w, os.DirFS(dir), tag)
+	s, err := checkPath(e, os.DirFS(dir), tag)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,13 +128,13 @@ func TestACommitVouchesForAPathOnlyWhereThePolicySaysSo(t *testing.T) {
 	}
 }
 
-func TestWallNineAPayloadPathHoldsPlainFilesOnly(t *testing.T) {
-	w := newWorld(t)
+func TestT9APayloadPathContainsRegularFilesOnly(t *testing.T) {
+	e := newEnv(t)
 	files := fstest.MapFS{
 		"releases/a/release-manifests/release-metadata": {Data: []byte(`{"name":"platform","version":"1.4.2"}`)},
 		"releases/a/link": {Data: []byte("/etc/passwd"), Mode: fs.ModeSymlink},
 	}
-	if _, err := checkPath(w, files, verify.Commit{}); trust.ReasonOf(err) != trust.ForbiddenContent {
+	if _, err := checkPath(e, files, verify.Commit{}); trust.ReasonOf(err) != trust.ForbiddenContent {
 		t.Errorf("got %v", err)
 	}
 }

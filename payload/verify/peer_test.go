@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// cosign is the real CLI, of the version that go.mod has of its packages; the
-// environment variable COSIGN names it.
+// cosign is the cosign CLI at the path in the environment variable COSIGN. Its
+// version must be that in go.mod.
 type cosign struct {
 	t        *testing.T
 	path     string
@@ -34,7 +34,7 @@ func newCosign(t *testing.T) *cosign {
 	}
 	c := &cosign{t: t, path: path, dir: t.TempDir(), password: "correct horse"}
 	c.root = filepath.Join(c.dir, "root.json")
-	// An empty root is enough for keys, and keeps the CLI off the network.
+	// With an empty root, which is sufficient for keys, the CLI uses no network.
 	write(t, c.dir, "root.json", `{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`)
 	return c
 }
@@ -52,7 +52,7 @@ func (c *cosign) run(args ...string) bool {
 	return err == nil
 }
 
-// verifies reports whether the CLI finds a good signature of a format.
+// verifies reports whether the CLI finds a valid signature in the format.
 func (c *cosign) verifies(p build.Published, pub string, format build.Format) bool {
 	args := []string{"verify", "--key", pub, "--insecure-ignore-tlog=true", "--trusted-root", c.root}
 	if format == build.Bundle {
@@ -61,14 +61,14 @@ func (c *cosign) verifies(p build.Published, pub string, format build.Format) bo
 	return c.run(append(args, p.Reference())...)
 }
 
-func TestPeerCosignVerifiesWhatWeSign(t *testing.T) {
+func TestPeerCosignVerifiesOurSignatures(t *testing.T) {
 	c := newCosign(t)
-	inBoth(t, func(w *world, format build.Format) {
-		t := w.t
-		p := w.release("1.4.2")
-		w.sign(p, "a", format)
+	inBoth(t, func(e *env, format build.Format) {
+		t := e.t
+		p := e.release("1.4.2")
+		e.sign(p, "a", format)
 		for _, key := range []string{"a", "b"} {
-			pem, err := w.keys[key].PublicPEM()
+			pem, err := e.keys[key].PublicPEM()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,10 +83,10 @@ func TestPeerCosignVerifiesWhatWeSign(t *testing.T) {
 	})
 }
 
-func TestPeerWeVerifyWhatCosignSigns(t *testing.T) {
+func TestPeerSignaturesOfCosignAreVerified(t *testing.T) {
 	c := newCosign(t)
 	if !c.run("generate-key-pair") {
-		t.Fatal("cosign makes no key")
+		t.Fatal("cosign generates no key")
 	}
 	private, err := os.ReadFile(filepath.Join(c.dir, "cosign.key"))
 	if err != nil {
@@ -97,7 +97,7 @@ func TestPeerWeVerifyWhatCosignSigns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := build.ParseKey(private, func() ([]byte, error) { return []byte("wrong"), nil }); err == nil {
-		t.Error("a wrong password opens the key")
+		t.Error("the key was read with a wrong password")
 	}
 	sign := func(p build.Published, format build.Format) bool {
 		args := []string{"sign", "--key", "cosign.key", "--tlog-upload=false", "--yes"}
@@ -106,35 +106,35 @@ func TestPeerWeVerifyWhatCosignSigns(t *testing.T) {
 		}
 		return c.run(append(args, p.Reference())...)
 	}
-	inBoth(t, func(w *world, format build.Format) {
-		t := w.t
-		p := w.release("1.4.2")
+	inBoth(t, func(e *env, format build.Format) {
+		t := e.t
+		p := e.release("1.4.2")
 		if !sign(p, format) {
 			t.Fatal("cosign doesn't sign")
 		}
-		w.want(trust.WrongAuthority, verify.Request{Image: p.Reference()})
-		w.keys["a"] = key
-		w.doc = document(t, w.keys, 1, "")
-		w.want("", verify.Request{Image: p.Reference()})
+		e.want(trust.WrongAuthority, verify.Request{Image: p.Reference()})
+		e.keys["a"] = key
+		e.doc = document(t, e.keys, 1, "")
+		e.want("", verify.Request{Image: p.Reference()})
 	})
 	t.Run("beside our own signatures", func(t *testing.T) {
-		w := newWorld(t, ggcr.WithReferrersSupport(true))
-		p := w.release("1.4.2")
-		w.sign(p, "b")
+		e := newEnv(t, ggcr.WithReferrersSupport(true))
+		p := e.release("1.4.2")
+		e.sign(p, "b")
 		if !sign(p, build.Legacy) || !sign(p, build.Bundle) {
 			t.Fatal("cosign doesn't sign")
 		}
-		w.keys["a"] = key
-		w.doc = document(t, w.keys, 2, "")
-		w.want("", verify.Request{Image: p.Reference()})
+		e.keys["a"] = key
+		e.doc = document(t, e.keys, 2, "")
+		e.want("", verify.Request{Image: p.Reference()})
 	})
 }
 
 func TestPeerCosignReadsOurKeys(t *testing.T) {
 	c := newCosign(t)
-	w := newWorld(t, ggcr.WithReferrersSupport(true))
-	p := w.release("1.4.2")
-	raw, err := w.keys["a"].PrivatePEM([]byte(c.password))
+	e := newEnv(t, ggcr.WithReferrersSupport(true))
+	p := e.release("1.4.2")
+	raw, err := e.keys["a"].PrivatePEM([]byte(c.password))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,14 +142,14 @@ func TestPeerCosignReadsOurKeys(t *testing.T) {
 	if !c.run("sign", "--key", "ours.key", "--tlog-upload=false", "--yes", p.Reference()) {
 		t.Fatal("cosign doesn't sign with our key")
 	}
-	w.want("", verify.Request{Image: p.Reference()})
+	e.want("", verify.Request{Image: p.Reference()})
 }
 
-func TestPeerAnAttestationByCosignIsNoSignature(t *testing.T) {
+func TestPeerAnAttestationByCosignIsNotASignature(t *testing.T) {
 	c := newCosign(t)
-	w := newWorld(t, ggcr.WithReferrersSupport(true))
-	p := w.release("1.4.2")
-	raw, err := w.keys["a"].PrivatePEM([]byte(c.password))
+	e := newEnv(t, ggcr.WithReferrersSupport(true))
+	p := e.release("1.4.2")
+	raw, err := e.keys["a"].PrivatePEM([]byte(c.password))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,5 +159,5 @@ func TestPeerAnAttestationByCosignIsNoSignature(t *testing.T) {
 		"--type", "https://example.com/scan", "--predicate", "predicate.json", p.Reference()) {
 		t.Fatal("cosign doesn't attest")
 	}
-	w.want(trust.Unsigned, verify.Request{Image: p.Reference()})
+	e.want(trust.Unsigned, verify.Request{Image: p.Reference()})
 }

@@ -1,17 +1,15 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package verify checks signatures of content against the trust policy, and is
-// the only maker of Signed: a digest that satisfied it. What opens, unpacks or
-// writes content takes a Signed and nothing else, so that nobody can hand it
-// what wasn't verified.
+// Package verify verifies signatures of content against the trust policy. Only
+// this package creates a Signed, a digest that satisfied the policy. Code that
+// unpacks or writes content accepts only a Signed, never unverified content.
 //
-// Images are checked by cosign's own verifier in both of its formats, with
-// keys only and without any network but the registry: no TUF, no transparency
-// log, no environment variable has a say. The signature material is fetched by
-// payload/registry, once and within limits. The policy is evaluated by
-// config/trust. Agents link this package with their own copy of the policy; it
-// needs nothing of Kubernetes.
+// cosign's verifier checks images in both of its formats, with keys only. It uses
+// no network except the registry, no TUF, no transparency log and no environment
+// variables. Package payload/registry fetches signature material within limits;
+// config/trust evaluates the policy. Agents use this package with their own copy
+// of the policy. It doesn't depend on Kubernetes.
 package verify
 
 import (
@@ -21,8 +19,8 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/tree"
 )
 
-// Signed is content by digest that satisfied the policy. Only Verifier makes a
-// non-zero one. It's a value, safe to copy and to share.
+// Signed is the digest of content that satisfied the policy. Only Verifier creates
+// a Signed that isn't zero. It is an immutable value.
 type Signed struct {
 	kind     string
 	image    string
@@ -33,28 +31,26 @@ type Signed struct {
 	tree     *tree.Tree
 }
 
-// Kind returns the kind of the object that asked: what the content was signed
-// for.
+// Kind returns the kind of object for which the content was verified.
 func (s Signed) Kind() string { return s.kind }
 
-// Digest returns the digest that the signatures cover: of the manifest of an
-// image, or of the tree of a path.
+// Digest returns the signed digest: of the manifest of an image, or of the tree of
+// a path.
 func (s Signed) Digest() trust.Digest { return s.digest }
 
-// Product returns the product that the signed bytes name.
+// Product returns the product in the signed content.
 func (s Signed) Product() string { return s.product }
 
-// Version returns the version that the signed bytes name.
+// Version returns the version in the signed content.
 func (s Signed) Version() string { return s.version }
 
-// Evidence says who signed, and why that was enough.
+// Evidence returns the signers and the satisfied rules.
 func (s Signed) Evidence() trust.Evidence { return s.evidence }
 
-// Repository returns the logical repository of an image, "" for a path.
+// Repository returns the repository in the image reference, "" for a path.
 func (s Signed) Repository() string { return s.image }
 
-// Reference returns repository@digest for an image, and the digest alone for a
-// path.
+// Reference returns repository@digest for an image and the digest for a path.
 func (s Signed) Reference() string {
 	if s.image == "" {
 		return s.digest.String()
@@ -62,8 +58,8 @@ func (s Signed) Reference() string {
 	return s.image + "@" + s.digest.String()
 }
 
-// Tree returns the verified files of a path; nil and false for an image, whose
-// content payload/image brings.
+// Tree returns the verified files of a path; nil and false for an image, which
+// payload/image fetches.
 func (s Signed) Tree() (fs.FS, bool) {
 	if s.tree == nil {
 		return nil, false
@@ -71,5 +67,5 @@ func (s Signed) Tree() (fs.FS, bool) {
 	return s.tree, true
 }
 
-// IsZero reports whether s is the zero value, which is good for nothing.
+// IsZero reports whether s is the zero value, which isn't verified.
 func (s Signed) IsZero() bool { return s.digest == "" }

@@ -16,17 +16,17 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/registry"
 )
 
-// The annotations of a manifest from which product and version are read.
+// The annotations of a manifest with its product and version.
 const (
 	AnnotationProduct = "lockstep.dev/product"
 	AnnotationVersion = "org.opencontainers.image.version"
 )
 
-// defaultTimeout bounds one check, the network included.
+// defaultTimeout limits a verification, including requests.
 const defaultTimeout = 2 * time.Minute
 
-// Registry is where manifests and signature material come from;
-// registry.Client is one.
+// Registry provides manifests and signature material. registry.Client implements
+// it.
 type Registry interface {
 	Manifest(ctx context.Context, repo string, d trust.Digest) (registry.Manifest, error)
 	Tagged(ctx context.Context, repo, tag string) ([]registry.Manifest, error)
@@ -34,33 +34,31 @@ type Registry interface {
 	Bytes(ctx context.Context, repo string, d registry.Descriptor, limit int64) ([]byte, error)
 }
 
-// Config holds what a Verifier needs.
+// Config configures a Verifier.
 type Config struct {
-	// Registry may be nil where only paths are verified.
+	// Registry may be nil if only paths are verified.
 	Registry Registry
-	// Policy returns the document in force; nil means that there is none and
-	// everything is refused.
+	// Policy returns the active trust document. With nil, everything is refused.
 	Policy func() *trust.Document
-	// Cluster is the name that the document must govern; "" on a host that
-	// isn't told one.
+	// Cluster is the cluster that the document must include; "" on hosts without a
+	// cluster name.
 	Cluster string
-	// Now is the clock: for expiry, and for when material was first seen.
+	// Now is the clock, for expiry and for the time when material is first seen.
 	Now func() time.Time
-	// Limits bound signature material; zero fields take the defaults.
+	// Limits of signature material; zero fields mean the defaults.
 	Limits Limits
-	// Timeout bounds one check; zero: two minutes.
+	// Timeout of a verification; the default is two minutes.
 	Timeout time.Duration
 }
 
-// Verifier checks content against the policy in force at each call. It's safe
-// for concurrent use and keeps nothing between calls, so that a revoked key
-// counts for nothing from the next call on.
+// Verifier verifies content against the active policy. It is safe for concurrent
+// use and stateless: revoked keys are rejected from the next call.
 type Verifier struct{ cfg Config }
 
 // New returns a Verifier.
 func New(cfg Config) (*Verifier, error) {
 	if cfg.Policy == nil || cfg.Now == nil {
-		return nil, errors.New("verifier: policy and clock are needed")
+		return nil, errors.New("create verifier: policy and clock are required")
 	}
 	if cfg.Timeout == 0 {
 		cfg.Timeout = defaultTimeout
@@ -69,39 +67,38 @@ func New(cfg Config) (*Verifier, error) {
 	return &Verifier{cfg: cfg}, nil
 }
 
-// Request names what to check, and for whom.
+// Request describes the content to verify.
 type Request struct {
-	// Name is the object's name, Source the URL of what declared it. An agent
-	// that knows neither leaves them empty and is held to every rule of the
-	// kind.
+	// Name of the object, and Source, the URL of the source that declared it.
+	// Agents leave both empty and must satisfy every rule of the kind.
 	Name, Source string
 	// Image is repository@sha256:….
 	Image string
-	// Product and Version are what the request says; they're compared with the
-	// signed bytes. Empty: not compared.
+	// Product and Version are compared with the signed content unless empty.
 	Product, Version string
-	// Signatures are digests of manifests with signature material, tried before
-	// all that the registry lists.
+	// Signatures are digests of signature manifests, which are tried before those
+	// that the registry lists.
 	Signatures []trust.Digest
-	// Seen is when material was first seen, from earlier evidence.
+	// Seen is the time when material was first seen, from earlier evidence.
 	Seen map[trust.Digest]time.Time
-	// Mark is the high-water mark that the version must reach; zero: none.
+	// Mark is the high-water mark that the version must reach, if not zero.
 	Mark trust.Mark
-	// PreviouslyAccepted marks what runs already or ran before: see trust.Target.
+	// PreviouslyAccepted is true for content that runs or ran before: see
+	// trust.Target.
 	PreviouslyAccepted bool
 }
 
-// Release checks a release image for a ClusterRelease.
+// Release verifies a release image for a ClusterRelease.
 func (v *Verifier) Release(ctx context.Context, r Request) (Signed, error) {
 	return v.image(ctx, trust.KindRelease, r)
 }
 
-// OS checks an operating system image for a NodeOS or on a host.
+// OS verifies an OS image for a NodeOS or on a host.
 func (v *Verifier) OS(ctx context.Context, r Request) (Signed, error) {
 	return v.image(ctx, trust.KindNodeOS, r)
 }
 
-// image checks an image. The errors are *trust.Refusal.
+// image verifies an image. Errors are *trust.Refusal.
 func (v *Verifier) image(ctx context.Context, kind string, r Request) (Signed, error) {
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
 	defer cancel()
@@ -119,11 +116,11 @@ func (v *Verifier) image(ctx context.Context, kind string, r Request) (Signed, e
 		return Signed{}, err
 	}
 	if v.cfg.Registry == nil {
-		return Signed{}, fetchFailed(r.Image, "the image", errors.New("this verifier has no registry"))
+		return Signed{}, fetchFailed(r.Image, errors.New("verifier has no registry"))
 	}
 	m, err := v.cfg.Registry.Manifest(ctx, repo, digest)
 	if err != nil {
-		return Signed{}, fetchFailed(r.Image, "the image", err)
+		return Signed{}, fetchFailed(r.Image, err)
 	}
 	t.Product, t.Version = m.Annotations[AnnotationProduct], m.Annotations[AnnotationVersion]
 	ev, err := v.search(ctx, doc, t, r)
@@ -136,26 +133,25 @@ func (v *Verifier) image(ctx context.Context, kind string, r Request) (Signed, e
 	return Signed{kind: kind, image: repo, digest: digest, product: t.Product, version: t.Version, evidence: ev}, nil
 }
 
-// search looks at one place for signatures after the other until the policy is
-// satisfied. What goes wrong in one place is remembered and told only if the
-// others don't suffice.
+// search reads signatures from one location after the other until the policy is
+// satisfied. Errors of a location are reported only if the others don't suffice.
 func (v *Verifier) search(ctx context.Context, doc *trust.Document, t trust.Target, r Request) (trust.Evidence, error) {
-	// Without signatures the policy says what else is wrong: there's no need to
-	// fetch anything for a target that is revoked or that no rule knows.
+	// An evaluation without signatures finds other refusals, such as a revoked
+	// target or a missing rule, before anything is fetched.
 	_, err := trust.Evaluate(doc, t, nil, v.cfg.Now())
 	switch {
 	case err == nil:
-		return trust.Evidence{}, fmt.Errorf("image %s: the policy asks for no signature, which it can't", sanitize.Line(r.Image))
+		return trust.Evidence{}, fmt.Errorf("verify image %s: policy requires no signature", sanitize.Line(r.Image))
 	case trust.ReasonOf(err) != trust.Unsigned:
 		return trust.Evidence{}, err
 	}
-	c, cerr := newChecker(doc, t, v.seen(r))
+	c, cerr := newChecker(doc, t, v.firstSeen(r))
 	if cerr != nil {
 		return trust.Evidence{}, cerr
 	}
 	g := &gatherer{registry: v.cfg.Registry, repo: t.Image, digest: t.Digest, limits: v.cfg.Limits}
 	var found []trust.CheckedSignature
-	for _, place := range g.places(r.Signatures) {
+	for _, place := range g.locations(r.Signatures) {
 		for m := range place(ctx) {
 			found = append(found, c.check(ctx, m))
 		}
@@ -167,9 +163,9 @@ func (v *Verifier) search(ctx context.Context, doc *trust.Document, t trust.Targ
 	return trust.Evidence{}, g.explain(err, r.Image)
 }
 
-// seen returns when material was first seen: as the request remembers, else
+// firstSeen returns the time when material was first seen: that of the request, or
 // now.
-func (v *Verifier) seen(r Request) func(trust.Digest) time.Time {
+func (v *Verifier) firstSeen(r Request) func(trust.Digest) time.Time {
 	now := v.cfg.Now()
 	return func(d trust.Digest) time.Time {
 		if t, ok := r.Seen[d]; ok && t.Before(now) {
@@ -179,12 +175,12 @@ func (v *Verifier) seen(r Request) func(trust.Digest) time.Time {
 	}
 }
 
-// ParseReference splits repository@sha256:…; a reference without a digest is
+// ParseReference parses repository@sha256:…. References without a digest are
 // refused with reason UnpinnedImage.
 func ParseReference(image string) (repo string, d trust.Digest, err error) {
 	unpinned := &trust.Refusal{
 		Cause: trust.UnpinnedImage, Subject: fmt.Sprintf("image %q", sanitize.Line(image)),
-		Found: "no digest", Wanted: "repository@sha256:…: a tag can be moved, a digest can't",
+		Found: "no digest", Wanted: "repository@sha256:…, since tags can change",
 		Fix: []string{"lockstep release inspect " + sanitize.Line(image) + ", which prints the digest"},
 	}
 	repo, digest, ok := strings.Cut(image, "@")
@@ -193,22 +189,23 @@ func ParseReference(image string) (repo string, d trust.Digest, err error) {
 	}
 	d, err = trust.ParseDigest(digest)
 	if err != nil {
-		unpinned.Found, unpinned.Err = "an unusable digest", err
+		unpinned.Found, unpinned.Err = "an invalid digest", err
 		return "", "", unpinned
 	}
 	last := repo[strings.LastIndex(repo, "/")+1:]
 	if strings.Contains(last, ":") && !strings.HasPrefix(repo, registry.LayoutPrefix) {
-		unpinned.Found, unpinned.Wanted = "a tag beside the digest", "repository@sha256:… alone"
+		unpinned.Found, unpinned.Wanted = "a tag and a digest", "only repository@sha256:…"
 		return "", "", unpinned
 	}
 	return repo, d, nil
 }
 
-// fetchFailed says that content couldn't be fetched, and whether that may pass.
-func fetchFailed(subject, what string, err error) error {
+// fetchFailed returns a refusal for an image that can't be fetched, and whether a
+// retry may succeed.
+func fetchFailed(image string, err error) error {
 	r := &trust.Refusal{
-		Cause: trust.FetchFailed, Subject: sanitize.Line(subject), Found: what + " can't be fetched",
-		Wanted: "an answer of the registry", Retry: true, Err: err,
+		Cause: trust.FetchFailed, Subject: sanitize.Line(image), Found: "an error fetching the image",
+		Wanted: "the image from the registry", Retry: true, Err: err,
 	}
 	var limit *files.LimitError
 	var refused *trust.Refusal
@@ -216,10 +213,10 @@ func fetchFailed(subject, what string, err error) error {
 	case errors.As(err, &refused):
 		return refused
 	case errors.As(err, &limit):
-		r.Cause, r.Retry, r.Found, r.Wanted = trust.LimitExceeded, false, what+" is too large", "one within the limits"
+		r.Cause, r.Retry, r.Found, r.Wanted = trust.LimitExceeded, false, "an image above the size limit", "an image within the limit"
 	case errors.Is(err, registry.ErrNotFound):
-		r.Found, r.Wanted = what+" isn't in the registry", "to find it there"
-		r.Fix = []string{"push it, or declare the digest of one that is there"}
+		r.Found, r.Wanted = "no such image in the registry", "an existing image"
+		r.Fix = []string{"push the image, or declare the digest of an existing one"}
 	}
 	return r
 }
