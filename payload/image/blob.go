@@ -59,8 +59,8 @@ func (f *Fetcher) osLayer(ctx context.Context, s verify.Signed) (registry.Descri
 	switch {
 	case err != nil:
 		return registry.Descriptor{}, err
-	case m.ArtifactType != TypeOS || len(m.Layers) != 1 || m.Layers[0].MediaType != TypeOSLayer:
-		return registry.Descriptor{}, forbidden(s, "content other than an artifact of type "+TypeOS+" with one layer of "+TypeOSLayer)
+	case m.ArtifactType != registry.TypeOS || len(m.Layers) != 1 || m.Layers[0].MediaType != registry.TypeOSLayer:
+		return registry.Descriptor{}, forbidden(s, "content other than an artifact of type "+registry.TypeOS+" with one layer of "+registry.TypeOSLayer)
 	case m.Layers[0].Size > f.limits.Blob:
 		return registry.Descriptor{}, tooLarge(s, "image size", f.limits.Blob)
 	}

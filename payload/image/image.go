@@ -21,14 +21,6 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
-// The media types of Lockstep's artifacts.
-const (
-	TypeRelease      = registry.TypeRelease
-	TypeReleaseLayer = registry.TypeReleaseLayer
-	TypeOS           = registry.TypeOS
-	TypeOSLayer      = registry.TypeOSLayer
-)
-
 // Registry provides content. registry.Client implements it.
 type Registry interface {
 	Manifest(ctx context.Context, repo string, d trust.Digest) (registry.Manifest, error)

@@ -33,7 +33,7 @@ func TestContentRequiresSigned(t *testing.T) {
 func TestTreeOfAnArtifact(t *testing.T) {
 	s := newFakeRegistry()
 	a := archive(t, tarEntry{name: "release-manifests/", flag: tar.TypeDir}, fileEntry("release-manifests/a.yaml", "a"), fileEntry("release-manifests/release-metadata", "{}"))
-	got, err := New(s, Limits{}).Tree(t.Context(), s.release(t, s.blob(TypeReleaseLayer, a)))
+	got, err := New(s, Limits{}).Tree(t.Context(), s.release(t, s.blob(registry.TypeReleaseLayer, a)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestT9RejectsArchives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newFakeRegistry()
-			signed := s.release(t, s.blob(TypeReleaseLayer, archive(t, tc.entries...)))
+			signed := s.release(t, s.blob(registry.TypeReleaseLayer, archive(t, tc.entries...)))
 			got, err := New(s, tc.limits).Tree(t.Context(), signed)
 			if trust.ReasonOf(err) != tc.reason || got != nil {
 				t.Errorf("got %v, %v, want reason %s", got, err, tc.reason)
@@ -99,7 +99,7 @@ func TestT9RejectsArchives(t *testing.T) {
 func TestT8TamperedLayersAreRejected(t *testing.T) {
 	s := newFakeRegistry()
 	good := archive(t, fileEntry("a", "good"))
-	l := s.blob(TypeReleaseLayer, good)
+	l := s.blob(registry.TypeReleaseLayer, good)
 	signed := s.release(t, l)
 	for name, b := range map[string][]byte{
 		"other content": archive(t, fileEntry("a", "evil")),
@@ -119,7 +119,7 @@ func TestT8UnexpectedMediaTypesAreRejected(t *testing.T) {
 	s := newFakeRegistry()
 	a := archive(t, fileEntry("a", "x"))
 	for name, layers := range map[string][]registry.Descriptor{
-		"a release of two layers":     {s.blob(TypeReleaseLayer, a), s.blob(TypeReleaseLayer, a)},
+		"a release of two layers":     {s.blob(registry.TypeReleaseLayer, a), s.blob(registry.TypeReleaseLayer, a)},
 		"a release without layers":    {},
 		"a release of an image layer": {s.blob(ociLayer, a)},
 		"a layer of another type":     {s.blob("application/zip", a)},
@@ -136,10 +136,10 @@ func TestT8UnexpectedMediaTypesAreRejected(t *testing.T) {
 
 func TestT8AnIndexHasOneChildPerPlatform(t *testing.T) {
 	s := newFakeRegistry()
-	child := s.manifest(registry.Manifest{ArtifactType: TypeRelease, Layers: []registry.Descriptor{s.blob(TypeReleaseLayer, archive(t, fileEntry("a", "x")))}})
+	child := s.manifest(registry.Manifest{ArtifactType: registry.TypeRelease, Layers: []registry.Descriptor{s.blob(registry.TypeReleaseLayer, archive(t, fileEntry("a", "x")))}})
 	f := New(s, Limits{})
 	child.Platform = &f.platform
-	other := s.manifest(registry.Manifest{ArtifactType: TypeRelease})
+	other := s.manifest(registry.Manifest{ArtifactType: registry.TypeRelease})
 	other.Platform = &f.platform
 	lying := other
 	lying.MediaType = registry.TypeDockerManifest
@@ -238,7 +238,7 @@ func TestBlobRefusals(t *testing.T) {
 	if _, err := describe.Blob(t.Context(), signed, &memory{}, BlobOptions{}); trust.ReasonOf(err) != trust.FetchFailed {
 		t.Errorf("cut off: %v", err)
 	}
-	release := s.release(t, s.blob(TypeReleaseLayer, archive(t, fileEntry("a", "x"))))
+	release := s.release(t, s.blob(registry.TypeReleaseLayer, archive(t, fileEntry("a", "x"))))
 	if _, err := describe.Blob(t.Context(), release, &memory{}, BlobOptions{}); err == nil {
 		t.Error("a release was accepted as an OS image")
 	}

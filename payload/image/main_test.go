@@ -198,15 +198,15 @@ func archive(t *testing.T, entries ...tarEntry) []byte {
 // release adds a release artifact with the given layers and verifies it.
 func (s *fakeRegistry) release(t *testing.T, layers ...registry.Descriptor) verify.Signed {
 	t.Helper()
-	d := s.manifest(registry.Manifest{ArtifactType: TypeRelease, Layers: layers, Annotations: product("platform")})
+	d := s.manifest(registry.Manifest{ArtifactType: registry.TypeRelease, Layers: layers, Annotations: product("platform")})
 	return s.signed(t, trust.KindRelease, d.Digest)
 }
 
 // os adds an OS image and verifies it.
 func (s *fakeRegistry) os(t *testing.T, content []byte) verify.Signed {
 	t.Helper()
-	l := s.blob(TypeOSLayer, content)
-	d := s.manifest(registry.Manifest{ArtifactType: TypeOS, Layers: []registry.Descriptor{l}, Annotations: product("platform-os")})
+	l := s.blob(registry.TypeOSLayer, content)
+	d := s.manifest(registry.Manifest{ArtifactType: registry.TypeOS, Layers: []registry.Descriptor{l}, Annotations: product("platform-os")})
 	return s.signed(t, trust.KindNodeOS, d.Digest)
 }
 

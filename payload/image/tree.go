@@ -45,9 +45,9 @@ func (f *Fetcher) Tree(ctx context.Context, s verify.Signed) (fs.FS, error) {
 	}
 	b := tree.NewBuilder(f.limits.Tree)
 	p := &puller{fetcher: f, signed: s, compressed: f.limits.Compressed, unpacked: f.limits.Unpacked}
-	if m.ArtifactType == TypeRelease || (len(m.Layers) == 1 && m.Layers[0].MediaType == TypeReleaseLayer) {
-		if len(m.Layers) != 1 || m.Layers[0].MediaType != TypeReleaseLayer {
-			return nil, forbidden(s, "a release without exactly one layer of "+TypeReleaseLayer)
+	if m.ArtifactType == registry.TypeRelease || (len(m.Layers) == 1 && m.Layers[0].MediaType == registry.TypeReleaseLayer) {
+		if len(m.Layers) != 1 || m.Layers[0].MediaType != registry.TypeReleaseLayer {
+			return nil, forbidden(s, "a release without exactly one layer of "+registry.TypeReleaseLayer)
 		}
 		if err := p.layer(ctx, m.Layers[0], &artifact{b}); err != nil {
 			return nil, err
@@ -155,7 +155,7 @@ func (p *puller) layer(ctx context.Context, d registry.Descriptor, to sink) erro
 // tar archives.
 func archiveType(mediaType string) (zipped bool, err error) {
 	switch mediaType {
-	case TypeReleaseLayer, "application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip":
+	case registry.TypeReleaseLayer, "application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip":
 		return true, nil
 	case "application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar":
 		return false, nil

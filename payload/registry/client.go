@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -44,11 +43,6 @@ type Options struct {
 	AllowPlainHTTP bool
 	// AllowLayouts allows references to OCI layouts on disk: "oci:DIR".
 	AllowLayouts bool
-	// Deny lists additional networks that are never dialled.
-	Deny []netip.Prefix
-	// Proxy is that of http.Transport. With nil, proxies in the environment are
-	// ignored.
-	Proxy func(*http.Request) (*url.URL, error)
 	// Now is the clock for connection deadlines.
 	Now func() time.Time
 	// UserAgent is the user agent of requests; the default is lockstep.

@@ -54,7 +54,6 @@ type Descriptor struct {
 type Platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
-	Variant      string `json:"variant,omitempty"`
 }
 
 // Manifest is an image manifest or an index. Manifests is set only for an index.

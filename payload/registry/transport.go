@@ -56,11 +56,6 @@ func (o Options) checkAddress(address string) error {
 	case a.IsLinkLocalUnicast(), a.IsMulticast(), a.IsUnspecified(), slices.Contains(metadataAddresses(), a):
 		return fmt.Errorf("dial %s: link-local, metadata and multicast addresses aren't allowed", a)
 	}
-	for _, p := range o.Deny {
-		if p.Contains(a) {
-			return fmt.Errorf("dial %s: network %s is denied", a, p)
-		}
-	}
 	return nil
 }
 
@@ -96,7 +91,7 @@ func (c *Client) newGuard(h Host) (*guard, error) {
 		Timeout: dialTimeout,
 		Control: func(_, address string, _ syscall.RawConn) error { return c.opts.checkAddress(address) },
 	}
-	t := &http.Transport{
+	t := &http.Transport{ // without Proxy: proxies in the environment are ignored
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := d.DialContext(ctx, network, address)
 			if err != nil {
@@ -104,7 +99,6 @@ func (c *Client) newGuard(h Host) (*guard, error) {
 			}
 			return &stallConn{Conn: conn, now: c.opts.Now}, nil
 		},
-		Proxy:                  c.opts.Proxy,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool},
 		TLSHandshakeTimeout:    dialTimeout,
 		ResponseHeaderTimeout:  headerTimeout,

@@ -72,9 +72,6 @@ func Build(manifests []payload.Manifest, state payload.State, order Order) *Grap
 // Len returns the number of manifests.
 func (g *Graph) Len() int { return len(g.manifests) }
 
-// State returns the state of the graph.
-func (g *Graph) State() payload.State { return g.state }
-
 // builder adds nodes and edges to a graph.
 type builder struct {
 	*Graph
