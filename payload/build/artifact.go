@@ -18,9 +18,6 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/registry"
 )
 
-// typeEmpty is the media type of an empty config.
-const typeEmpty = "application/vnd.oci.empty.v1+json"
-
 // emptyConfig is the content of an empty config (image-spec 1.1, "Guidance for an
 // Empty Descriptor").
 const emptyConfig = "{}"

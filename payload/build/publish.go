@@ -20,12 +20,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/registry"
 	"github.com/lockstep-dev/lockstep/payload/verify"
 )
-
-// refName is the annotation for a tag in the index of a layout.
-const refName = "org.opencontainers.image.ref.name"
 
 // Publisher pushes artifacts and signatures to registries and OCI layouts.
 type Publisher struct{ client *registry.Client }
@@ -62,7 +60,7 @@ func (i Identity) annotations() map[string]string {
 // "host/repository:tag" or "oci:DIR[:tag]".
 func (p *Publisher) PushRelease(ctx context.Context, destination string, r *Release) (Published, error) {
 	m := manifest{ArtifactType: registry.TypeRelease, Annotations: r.Identity().annotations()}
-	a, err := newArtifact(m, typeEmpty, []byte(emptyConfig), []blob{bytesBlob(registry.TypeReleaseLayer, r.archive)})
+	a, err := newArtifact(m, registry.TypeEmpty, []byte(emptyConfig), []blob{bytesBlob(registry.TypeReleaseLayer, r.archive)})
 	if err != nil {
 		return Published{}, err
 	}
@@ -79,7 +77,7 @@ func (p *Publisher) PushOS(ctx context.Context, destination string, id Identity,
 		return Published{}, fmt.Errorf("read OS image %s: %w", file, err)
 	}
 	m := manifest{ArtifactType: registry.TypeOS, Annotations: id.annotations()}
-	a, err := newArtifact(m, typeEmpty, []byte(emptyConfig), []blob{b})
+	a, err := newArtifact(m, registry.TypeEmpty, []byte(emptyConfig), []blob{b})
 	if err != nil {
 		return Published{}, err
 	}
@@ -144,8 +142,8 @@ func writeLayout(dir, tag string, a *artifact, img v1.Image) error {
 	replaces := match.Digests(h)
 	var opts []layout.Option
 	if tag != "" {
-		opts = append(opts, layout.WithAnnotations(map[string]string{refName: tag}))
-		replaces = either(replaces, match.Annotation(refName, tag))
+		opts = append(opts, layout.WithAnnotations(map[string]string{registry.AnnotationRefName: tag}))
+		replaces = either(replaces, match.Annotation(registry.AnnotationRefName, tag))
 	}
 	return p.ReplaceImage(img, replaces, opts...)
 }
@@ -158,7 +156,7 @@ func either(a, b match.Matcher) match.Matcher {
 // WriteTree writes the files of a release to dir, as a payload path of a Git
 // repository. It removes all other files from release-manifests.
 func WriteTree(dir string, r *Release) error {
-	if err := os.RemoveAll(filepath.Join(dir, releaseDir)); err != nil {
+	if err := os.RemoveAll(filepath.Join(dir, payload.ReleaseDir)); err != nil {
 		return err
 	}
 	for _, f := range r.files {

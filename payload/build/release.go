@@ -28,18 +28,12 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/tree"
 )
 
 // SourceFile is the file that describes a release in its source directory.
 const SourceFile = "release.yaml"
-
-// The paths in a release, as in CVO.
-const (
-	releaseDir   = "release-manifests"
-	metadataFile = releaseDir + "/release-metadata"
-	metadataKind = "cincinnati-metadata-v0"
-)
 
 // Limits of a source.
 const (
@@ -218,16 +212,12 @@ func (i Identity) check() error {
 
 // metadata returns the file release-metadata in CVO's format.
 func (s *Source) metadata() (file, error) {
-	m := struct {
-		Kind           string   `json:"kind"`
-		Name           string   `json:"name"`
-		Version        string   `json:"version"`
-		Channel        string   `json:"channel,omitempty"`
-		Previous       []string `json:"previous,omitempty"`
-		MinimumVersion string   `json:"minimumVersion,omitempty"`
-	}{metadataKind, s.Product, s.Version, s.Channel, s.Previous, s.MinimumVersion}
+	m := payload.Metadata{
+		Kind: payload.MetadataKind, Name: s.Product, Version: s.Version,
+		Channel: s.Channel, Previous: s.Previous, MinimumVersion: s.MinimumVersion,
+	}
 	b, err := json.MarshalIndent(m, "", "  ")
-	return file{metadataFile, append(b, '\n')}, err
+	return file{path.Join(payload.ReleaseDir, payload.MetadataFile), append(b, '\n')}, err
 }
 
 // pack creates an archive that depends only on names and content.

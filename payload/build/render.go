@@ -19,6 +19,7 @@ import (
 	ktypes "sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/tree"
 )
 
@@ -56,7 +57,7 @@ func isKustomization(in fs.FS, dir string) bool {
 
 // fileName returns "0000_<run level>_<component>_<number>-<rest>.yaml".
 func fileName(c Component, number int, rest string) string {
-	return fmt.Sprintf("%s/0000_%02d_%s_%04d-%s.yaml", releaseDir, c.RunLevel, c.Name, number, rest)
+	return fmt.Sprintf("%s/0000_%02d_%s_%04d-%s.yaml", payload.ReleaseDir, c.RunLevel, c.Name, number, rest)
 }
 
 // plain returns the YAML and JSON files of a directory unchanged, sorted by name.

@@ -24,13 +24,9 @@ import (
 
 // Constants of cosign's formats.
 const (
-	typeSimpleSigning   = "application/vnd.dev.cosign.simplesigning.v1+json"
-	typeBundle          = "application/vnd.dev.sigstore.bundle.v0.3+json"
-	typeImageConfig     = "application/vnd.oci.image.config.v1+json"
-	annotationSignature = "dev.cosignproject.cosign/signature"
-	annotationContent   = "dev.sigstore.bundle.content"
-	annotationPredicate = "dev.sigstore.bundle.predicateType"
-	claimType           = "cosign container image signature"
+	typeBundle        = verify.TypeBundlePrefix + ".v0.3+json"
+	annotationContent = "dev.sigstore.bundle.content"
+	claimType         = "cosign container image signature"
 
 	maxLegacySignatures = 16
 	maxMaterial         = 1 << 20
@@ -122,14 +118,14 @@ func (p *Publisher) signLegacy(ctx context.Context, repo string, d trust.Digest,
 	if err != nil {
 		return "", err
 	}
-	l := bytesBlob(typeSimpleSigning, payload)
-	l.Annotations = map[string]string{annotationSignature: base64.StdEncoding.EncodeToString(sig)}
+	l := bytesBlob(verify.TypeSimpleSigning, payload)
+	l.Annotations = map[string]string{verify.AnnotationSignature: base64.StdEncoding.EncodeToString(sig)}
 	layers = append(layers, l)
 	config, err := imageConfig(layers)
 	if err != nil {
 		return "", err
 	}
-	a, err := newArtifact(manifest{}, typeImageConfig, config, layers)
+	a, err := newArtifact(manifest{}, registry.TypeImageConfig, config, layers)
 	if err != nil {
 		return "", err
 	}
@@ -164,7 +160,7 @@ func signedAlready(layers []blob, payload []byte, k *Key) bool {
 		return false
 	}
 	for _, l := range layers {
-		sig, err := base64.StdEncoding.DecodeString(l.Annotations[annotationSignature])
+		sig, err := base64.StdEncoding.DecodeString(l.Annotations[verify.AnnotationSignature])
 		if err == nil && l.Digest == trust.DigestOf(payload) &&
 			v.VerifySignature(bytes.NewReader(sig), bytes.NewReader(payload)) == nil {
 			return true
@@ -256,8 +252,8 @@ func (p *Publisher) pushBundle(ctx context.Context, repo string, m registry.Mani
 	a, err := newArtifact(manifest{
 		ArtifactType: typeBundle,
 		Subject:      &registry.Descriptor{MediaType: m.Type, Digest: m.Digest, Size: int64(len(m.Bytes))},
-		Annotations:  map[string]string{annotationContent: "dsse-envelope", annotationPredicate: predicate},
-	}, typeEmpty, []byte(emptyConfig), []blob{bytesBlob(typeBundle, raw)})
+		Annotations:  map[string]string{annotationContent: "dsse-envelope", verify.AnnotationPredicate: predicate},
+	}, registry.TypeEmpty, []byte(emptyConfig), []blob{bytesBlob(typeBundle, raw)})
 	if err != nil {
 		return "", err
 	}

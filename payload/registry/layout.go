@@ -18,8 +18,8 @@ import (
 // LayoutPrefix is the prefix of references to OCI layouts on disk.
 const LayoutPrefix = "oci:"
 
-// refName is the annotation for a tag in an index entry.
-const refName = "org.opencontainers.image.ref.name"
+// AnnotationRefName is the annotation for a tag in an entry of a layout's index.
+const AnnotationRefName = "org.opencontainers.image.ref.name"
 
 // layoutDir is an OCI image layout (image-spec 1.1, image-layout.md).
 type layoutDir struct {
@@ -103,7 +103,7 @@ func (l layoutDir) named(tag string) (trust.Digest, error) {
 		return "", err
 	}
 	for _, d := range index.Manifests {
-		if d.Annotations[refName] == tag {
+		if d.Annotations[AnnotationRefName] == tag {
 			return trust.ParseDigest(string(d.Digest))
 		}
 	}

@@ -20,6 +20,13 @@ const (
 	TypeDockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
+// The media types of configs: one that is empty (image-spec 1.1) and that of an
+// image.
+const (
+	TypeEmpty       = "application/vnd.oci.empty.v1+json"
+	TypeImageConfig = "application/vnd.oci.image.config.v1+json"
+)
+
 // The media types of Lockstep's artifacts.
 const (
 	// TypeRelease is the artifact type of a release, TypeReleaseLayer the media

@@ -17,12 +17,10 @@ import (
 
 // The media types and annotations of signature material, as in cosign.
 const (
-	typeSimpleSigning   = "application/vnd.dev.cosign.simplesigning.v1+json"
-	typeBundlePrefix    = "application/vnd.dev.sigstore.bundle"
-	typeEmpty           = "application/vnd.oci.empty.v1+json"
-	typeImageConfig     = "application/vnd.oci.image.config.v1+json"
-	annotationSignature = "dev.cosignproject.cosign/signature"
-	annotationPredicate = "dev.sigstore.bundle.predicateType"
+	TypeSimpleSigning   = "application/vnd.dev.cosign.simplesigning.v1+json"
+	TypeBundlePrefix    = "application/vnd.dev.sigstore.bundle"
+	AnnotationSignature = "dev.cosignproject.cosign/signature"
+	AnnotationPredicate = "dev.sigstore.bundle.predicateType"
 )
 
 // Limits of the signature material of one image. Zero fields mean the defaults.
@@ -176,15 +174,15 @@ func (g *gatherer) referrer(ctx context.Context, d registry.Descriptor, yield fu
 // highest, or false if it can't be one. Some registries return no artifact type
 // or that of the config; then the manifest must be read.
 func rank(d registry.Descriptor) (int, bool) {
-	predicate, annotated := d.Annotations[annotationPredicate]
+	predicate, annotated := d.Annotations[AnnotationPredicate]
 	switch {
 	case annotated && predicate != PredicateSign:
 		return 0, false
 	case annotated:
 		return 0, true
-	case strings.HasPrefix(d.ArtifactType, typeBundlePrefix):
+	case strings.HasPrefix(d.ArtifactType, TypeBundlePrefix):
 		return 1, true
-	case d.ArtifactType == "", d.ArtifactType == typeEmpty, d.ArtifactType == typeImageConfig:
+	case d.ArtifactType == "", d.ArtifactType == registry.TypeEmpty, d.ArtifactType == registry.TypeImageConfig:
 		return 2, true
 	}
 	return 0, false
@@ -194,8 +192,8 @@ func rank(d registry.Descriptor) (int, bool) {
 func (g *gatherer) layers(ctx context.Context, m registry.Manifest, yield func(material) bool) bool {
 	n := 0
 	for _, l := range m.Layers {
-		bundle := strings.HasPrefix(l.MediaType, typeBundlePrefix)
-		if !bundle && l.MediaType != typeSimpleSigning {
+		bundle := strings.HasPrefix(l.MediaType, TypeBundlePrefix)
+		if !bundle && l.MediaType != TypeSimpleSigning {
 			continue
 		}
 		if n == g.limits.Layers {
@@ -203,7 +201,7 @@ func (g *gatherer) layers(ctx context.Context, m registry.Manifest, yield func(m
 			return true
 		}
 		n++
-		out := material{bundle: bundle, signature: l.Annotations[annotationSignature]}
+		out := material{bundle: bundle, signature: l.Annotations[AnnotationSignature]}
 		out.digest = l.Digest
 		if !bundle { // signers may share a payload and its digest
 			out.digest = trust.DigestOf([]byte(l.Digest.String() + "\n" + out.signature))
