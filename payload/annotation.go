@@ -14,11 +14,10 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// Group is the API group of our own kinds; its name is also the prefix of our
-// annotations.
+// Group is the API group of Lockstep's kinds and the prefix of its annotations.
 const Group = "lockstep.dev"
 
-// KindNodeOS is the only kind of our group allowed in a payload.
+// KindNodeOS is the only kind of the group allowed in a payload.
 const KindNodeOS = "NodeOS"
 
 // The annotations of Lockstep on manifests.
@@ -56,8 +55,8 @@ const (
 // maxIgnoreFields limits the JSON pointers of one manifest.
 const maxIgnoreFields = 32
 
-// setter returns the function that evaluates one of our annotations, or nil for
-// an unknown key.
+// setter returns the function that evaluates a Lockstep annotation, or nil for an
+// unknown key.
 func (m *Manifest) setter(key string) func(value string) error {
 	switch key {
 	case AnnotationCreateOnly:

@@ -165,7 +165,7 @@ func names(list []any) []string {
 	return out
 }
 
-// note records a field whose values differ.
+// note records a field if its values differ.
 func (d *differ) note(path string, before, after any) {
 	oldJSON, newJSON := value(before), value(after)
 	if bytes.Equal(oldJSON, newJSON) {

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// defaultFeatureSet is CVO's name for no feature set.
+// defaultFeatureSet is CVO's name of the default feature set.
 const defaultFeatureSet = "Default"
 
 // filter decides which documents are included.

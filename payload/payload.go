@@ -36,7 +36,8 @@ type Payload struct {
 	// Signed is the verified digest, and Evidence describes its signatures.
 	Signed   verify.Signed
 	Evidence trust.Evidence
-	// VersionHash is "sha256:<hex>" over the canonical manifests.
+	// VersionHash is "sha256:<hex>" over the metadata and all manifests before
+	// selection.
 	VersionHash string
 	// Manifests are the included manifests in payload order.
 	Manifests []Manifest

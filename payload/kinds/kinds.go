@@ -92,25 +92,24 @@ type Traits struct {
 	Stage Stage
 	// Health is the contract for its readiness.
 	Health Health
-	// Body is true where readiness is read from more than metadata, so that the
-	// live cache keeps the whole object.
+	// Body is true if readiness requires more than metadata, so that the live
+	// cache must contain the whole object.
 	Body bool
-	// Generations is true where every change of the content raises
-	// metadata.generation, by measurement: kinds that weren't measured are
-	// verified by a request.
+	// Generations is true if every change of the content is known to increase
+	// metadata.generation. Objects of other kinds are checked with a request.
 	Generations bool
-	// Scalable is true where the API server resets spec.replicas to 1 when its
+	// Scalable is true if the API server resets spec.replicas to 1 when its
 	// only field manager drops the field.
 	Scalable bool
-	// Contains ranks kinds whose deletion deletes other objects: they are
-	// pruned after their content, the highest rank last. 0 for others.
+	// Contains is the rank of kinds whose deletion deletes other objects; 0 for
+	// other kinds. Higher ranks are pruned later.
 	Contains int
-	// Consent is true where a release must confirm that an object is pruned,
+	// Consent is true if a release must confirm that an object is pruned,
 	// since data or other objects would be deleted with it.
 	Consent bool
 }
 
-// table has the kinds that differ from their group.
+// table contains the kinds that differ from their group.
 var table = map[schema.GroupKind]Traits{
 	Namespace:                       {Stage: Foundations, Contains: 2, Consent: true},
 	{Kind: "ServiceAccount"}:        {Stage: Permissions},
@@ -122,7 +121,7 @@ var table = map[schema.GroupKind]Traits{
 	{Kind: "ReplicationController"}: {Stage: Workloads, Body: true, Scalable: true},
 	{Kind: "PersistentVolume"}:      {Stage: Workloads, Consent: true},
 	PersistentVolumeClaim:           {Stage: Workloads, Health: ClaimHealth, Body: true, Consent: true},
-	Service:                         {Stage: Workloads, Health: ServiceHealth}, // the body of load balancers: NeedsBody
+	Service:                         {Stage: Workloads, Health: ServiceHealth}, // load balancers also need the body: NeedsBody
 
 	Deployment:                          {Stage: Workloads, Body: true, Generations: true, Scalable: true},
 	DaemonSet:                           {Stage: Workloads, Body: true, Generations: true},
@@ -143,7 +142,7 @@ var table = map[schema.GroupKind]Traits{
 	NodeOS:          {Stage: Workloads, Health: NodeOSHealth, Body: true, Generations: true},
 }
 
-// groups has the stages of whole groups.
+// groups contains the stages of groups.
 var groups = map[string]Stage{
 	"apiextensions.k8s.io":         Foundations,
 	"rbac.authorization.k8s.io":    Permissions,

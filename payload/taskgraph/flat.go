@@ -164,7 +164,7 @@ func (b *builder) reconcile(order Order) {
 		permuted[i] = i
 	}
 	round, turn := uint64(max(order.Attempt, 0)/attemptsPerShuffle), max(order.Attempt, 0)%attemptsPerShuffle
-	random := rand.New(rand.NewPCG(order.Seed, round)) //nolint:gosec // An order is no secret.
+	random := rand.New(rand.NewPCG(order.Seed, round)) //nolint:gosec // Not security-sensitive.
 	random.Shuffle(n, func(i, j int) { permuted[i], permuted[j] = permuted[j], permuted[i] })
 	nodeOf := make([]int, n)
 	for k := range n {

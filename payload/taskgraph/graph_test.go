@@ -66,7 +66,7 @@ func manifests(tb testing.TB, specs ...string) []payload.Manifest {
 	return out
 }
 
-// walked returns the names in the order in which one worker applies them.
+// walked returns the names in the order in which a single worker applies them.
 func walked(t *testing.T, g *Graph, fail ...string) ([]string, Result) {
 	t.Helper()
 	var order []string

@@ -20,7 +20,7 @@ const gitKey = `- name: admin
   ssh: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJ0XkVSi4GNkGgAIzT0GZ6hVVAhUlKFGNbLr9fZGvl2
 `
 
-// payloadPath writes a release as a payload path and returns its folder.
+// payloadPath writes a release as a payload path and returns the directory above it.
 func payloadPath(e *env) string {
 	e.t.Helper()
 	src, dir := e.t.TempDir(), e.t.TempDir()
@@ -36,7 +36,7 @@ func payloadPath(e *env) string {
 	return dir
 }
 
-// signPath signs the payload path below dir.
+// signPath signs the payload path in dir.
 func signPath(e *env, dir, key string) {
 	e.t.Helper()
 	p := filepath.Join(dir, "releases", "a")
