@@ -111,7 +111,6 @@ func (d *fileDecoder) decodeYAML(data []byte) error {
 	}
 }
 
-// document converts one document.
 func (d *fileDecoder) document(node *yaml.Node) error {
 	d.aliases, d.size = 0, 0
 	if node.Kind == yaml.DocumentNode {

@@ -76,7 +76,6 @@ func Diff(before, after *Payload) []Change {
 	return out
 }
 
-// changed compares two manifests of one object.
 func changed(before, after *Manifest) Change {
 	d := differ{change: Change{Object: after.ID, Kind: Changed}}
 	if after.ID.GroupKind() == kinds.Secret {

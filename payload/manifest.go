@@ -191,7 +191,6 @@ func (b *builder) canonical(content map[string]any) (err error) {
 	return err
 }
 
-// identify reads apiVersion, kind, name and namespace.
 func (m *Manifest) identify() error {
 	apiVersion, err := stringField(m.Object.Object, "apiVersion")
 	if err != nil {
@@ -237,7 +236,6 @@ func stringField(content map[string]any, key string) (string, error) {
 	}
 }
 
-// typeName names the JSON type of v.
 func typeName(v any) string {
 	switch v.(type) {
 	case nil:

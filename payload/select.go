@@ -23,7 +23,6 @@ func (p *Payload) reportDeviation(o deviation, cvo bool) error {
 	return nil
 }
 
-// selectFrom sets Manifests and Skipped.
 func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
 	f := filter{Selection: opts.Selection, cvo: cvo, major: p.major(), requested: opts.Selection.requested()}
 	if err := p.resolveCapabilities(s, &f, opts); err != nil {
@@ -32,7 +31,6 @@ func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
 	return p.selectAll(s, &f)
 }
 
-// major is the payload's major version.
 func (p *Payload) major() uint64 {
 	v, err := semver.Parse(p.Version)
 	if err != nil {
@@ -69,7 +67,6 @@ func (p *Payload) selectAll(s *scan, f *filter) error {
 	return nil
 }
 
-// selectOne includes or skips one object.
 func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 	at := func(err error) error {
 		kind := ReasonInvalid
@@ -147,7 +144,6 @@ func (p *Payload) warnInjection(m *Manifest) {
 	}
 }
 
-// warn adds a warning.
 func (p *Payload) warn(file string, document, line int, message string) {
 	at := &LoadError{Kind: ReasonInvalid, File: file, Document: document, Line: line, Message: message}
 	p.Warnings = append(p.Warnings, at.Error())

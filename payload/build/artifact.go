@@ -39,7 +39,6 @@ type blob struct {
 	open func() (io.ReadCloser, error)
 }
 
-// bytesBlob returns a blob of bytes in memory.
 func bytesBlob(mediaType string, b []byte) blob {
 	return blob{
 		Descriptor: registry.Descriptor{MediaType: mediaType, Digest: trust.DigestOf(b), Size: int64(len(b))},
@@ -88,7 +87,6 @@ func newArtifact(m manifest, configType string, config []byte, layers []blob) (*
 
 func (a *artifact) digest() trust.Digest { return trust.DigestOf(a.raw) }
 
-// image returns the artifact as an image.
 func (a *artifact) image() (v1.Image, error) { return partial.CompressedToImage(core{a}) }
 
 // core implements partial.CompressedImageCore.

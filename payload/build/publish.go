@@ -148,7 +148,6 @@ func writeLayout(dir, tag string, a *artifact, img v1.Image) error {
 	return p.ReplaceImage(img, replaces, opts...)
 }
 
-// either matches if one of two matchers does.
 func either(a, b match.Matcher) match.Matcher {
 	return func(d v1.Descriptor) bool { return a(d) || b(d) }
 }

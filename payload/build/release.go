@@ -68,7 +68,6 @@ type Release struct {
 	archive []byte
 }
 
-// file is one file of a release.
 type file struct {
 	name string
 	data []byte
@@ -248,7 +247,6 @@ func pack(files []file) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// fileBlob returns a blob with the content of a file.
 func fileBlob(mediaType, name string) (blob, error) {
 	return readerBlob(mediaType, func() (io.ReadCloser, error) { return os.Open(name) })
 }

@@ -208,7 +208,6 @@ type bundledSig struct {
 	Sig []byte `json:"sig"`
 }
 
-// signBundle signs an image and pushes the bundle.
 func (p *Publisher) signBundle(ctx context.Context, repo string, m registry.Manifest, k *Key) (trust.Digest, error) {
 	raw, err := MakeBundle(m.Digest, k)
 	if err != nil {
@@ -260,7 +259,6 @@ func (p *Publisher) pushBundle(ctx context.Context, repo string, m registry.Mani
 	return a.digest(), p.write(ctx, repo, "", a)
 }
 
-// makeBundle signs a statement and returns the bundle.
 func makeBundle(statement []byte, k *Key) ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(k.signer.Public())
 	if err != nil {

@@ -268,7 +268,6 @@ type countedReader struct {
 	n    int64
 }
 
-// Read implements io.Reader.
 func (c *countedReader) Read(b []byte) (int, error) {
 	n, err := c.r.Read(b)
 	_, _ = c.hash.Write(b[:n]) // a hash's Write never fails

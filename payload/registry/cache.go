@@ -48,9 +48,8 @@ const (
 // available while the registry is unreachable. Cached content isn't trusted: its
 // digest is verified at each read, and callers verify signatures again.
 //
-// The cache serves only requests without a response. Responses of the registry,
-// including ErrNotFound, are returned. It is safe for concurrent use in one
-// process.
+// Content and ErrNotFound from the registry take precedence; the cache only serves
+// requests that fail. It is safe for concurrent use in one process.
 type Cache struct {
 	inner Reader
 	dir   string
@@ -58,8 +57,8 @@ type Cache struct {
 	mu    sync.Mutex // guards eviction
 }
 
-// NewCache returns a cache of inner in a directory, which it creates if absent and
-// must not be shared.
+// NewCache returns a cache of inner in dir, which it creates if absent. Processes
+// must not share dir.
 func NewCache(inner Reader, dir string, now func() time.Time) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create registry cache: %w", err)
@@ -67,7 +66,7 @@ func NewCache(inner Reader, dir string, now func() time.Time) (*Cache, error) {
 	return &Cache{inner: inner, dir: dir, now: now}, nil
 }
 
-// unreachable reports whether an error means that the registry didn't respond.
+// unreachable reports whether a request failed, so that the cache may serve it.
 func unreachable(err error) bool {
 	var limit *files.LimitError
 	var refused *trust.Refusal
@@ -204,7 +203,6 @@ func (c *Cache) storeManifest(m Manifest) {
 	c.store(m.Digest.Hex()+".type", []byte(m.Type))
 }
 
-// manifest returns a cached manifest.
 func (c *Cache) manifest(d trust.Digest) (Manifest, bool) {
 	b, ok := c.content(d)
 	if !ok {

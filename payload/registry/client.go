@@ -138,7 +138,6 @@ func (c *Client) manifest(ctx context.Context, repo, reference string, want trus
 	return out, nil
 }
 
-// manifestAt reads a manifest from one location.
 func (c *Client) manifestAt(ctx context.Context, l location, reference string, want trust.Digest) (Manifest, error) {
 	accept := strings.Join([]string{TypeOCIManifest, TypeOCIIndex, TypeDockerManifest, TypeDockerList}, ", ")
 	a, err := c.get(ctx, l, "manifests/"+reference, http.Header{"Accept": {accept}})
@@ -186,7 +185,6 @@ func (c *Client) Referrers(ctx context.Context, repo string, d trust.Digest) ([]
 	return out, nil
 }
 
-// referrersAt reads the referrers from one location.
 func (c *Client) referrersAt(ctx context.Context, l location, d trust.Digest) ([]Descriptor, error) {
 	h := http.Header{"Accept": {TypeOCIIndex}}
 	a, err := c.get(ctx, l, "referrers/"+d.String(), h)

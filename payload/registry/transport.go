@@ -81,7 +81,6 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.inner.RoundTrip(r)
 }
 
-// newGuard returns a new transport for a host.
 func (c *Client) newGuard(h Host) (*guard, error) {
 	pool, err := h.pool()
 	if err != nil {

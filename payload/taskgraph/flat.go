@@ -12,7 +12,6 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
-// stageOf returns the stage of a manifest's kind.
 func stageOf(m *payload.Manifest) kinds.Stage {
 	return kinds.Of(m.ID.GroupKind()).Stage
 }
@@ -96,7 +95,6 @@ func (b *builder) initialize() {
 	b.addDependencies(nodeOf)
 }
 
-// single adds a node with one manifest.
 func (b *builder) single(i int) int {
 	m := &b.manifests[i]
 	return b.node(strconv.Itoa(m.RunLevel)+"/"+m.Component, m.RunLevel, m.Component, i)

@@ -77,13 +77,11 @@ type builder struct {
 	*Graph
 }
 
-// node adds a node with the given manifests.
 func (b *builder) node(name string, level int, component string, tasks ...int) int {
 	b.nodes = append(b.nodes, Node{Name: name, RunLevel: level, Component: component, tasks: tasks})
 	return len(b.nodes) - 1
 }
 
-// barrier adds a node without manifests.
 func (b *builder) barrier(name string) int { return b.node(name, -1, "") }
 
 // link adds an edge: to waits for from.

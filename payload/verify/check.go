@@ -43,7 +43,8 @@ type keyVerifier struct {
 
 // checker checks material against the keys that may sign the target.
 type checker struct {
-	hash      v1.Hash
+	digest    trust.Digest
+	hash      v1.Hash // digest, as go-containerregistry has it
 	keys      []keyVerifier
 	firstSeen func(trust.Digest) time.Time
 }
@@ -53,7 +54,7 @@ func newChecker(doc *trust.Document, t trust.Target, seen func(trust.Digest) tim
 	if err != nil {
 		return nil, fmt.Errorf("digest %s: %w", t.Digest, err)
 	}
-	c := &checker{hash: hash, firstSeen: seen}
+	c := &checker{digest: t.Digest, hash: hash, firstSeen: seen}
 	for _, k := range doc.Candidates(t) {
 		pub, ok := doc.PublicKey(k.Name)
 		if !ok {
@@ -93,7 +94,6 @@ func (c *checker) examine(ctx context.Context, m material) (f trust.Finding, key
 	return c.legacy(ctx, m)
 }
 
-// detail describes a finding on one line.
 func (c *checker) detail(s trust.CheckedSignature, m material) string {
 	switch s.Finding {
 	case trust.OtherType:
@@ -142,7 +142,7 @@ func (c *checker) bundle(ctx context.Context, m material) (trust.Finding, string
 	if err != nil {
 		return trust.Unreadable, ""
 	}
-	raw := trust.Digest(c.hash.String()).Bytes()
+	raw := c.digest.Bytes()
 	for _, k := range c.keys {
 		opts := c.options(k)
 		opts.NewBundleFormat = true

@@ -40,7 +40,6 @@ func List(ctx context.Context, r Registry, image string, l Limits) (claims []Cla
 	return claims, slices.Concat(g.failures, g.limited), nil
 }
 
-// claim describes the material.
 func (m material) claim() Claim {
 	c := Claim{Material: m.digest, Format: formatLegacy}
 	if !m.bundle {
