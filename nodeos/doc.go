@@ -17,5 +17,8 @@
 // journaled and resumed after a reboot.
 //
 // All types are values and all functions are pure, except Drainer. The package
-// imports no other package of this project.
+// imports only leaf packages of config.
+//
+// It has many small files, one per subject of the published document that its
+// names come from; splitting them would split that vocabulary.
 package nodeos

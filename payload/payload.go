@@ -9,6 +9,9 @@
 // enforces trust boundary T1: a payload can't change what the cluster trusts.
 // Package payload/image fetches payloads, payload/taskgraph orders their
 // manifests and reconciler/apply applies them.
+//
+// The package has many small files, one per step of a load or rule about
+// manifests. They share the unexported half of Manifest, which only Load makes.
 package payload
 
 import (

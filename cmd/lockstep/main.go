@@ -4,6 +4,8 @@
 // Command lockstep is the command line: it builds and signs releases and trust
 // policies, validates desired state, shows the state of a cluster and pauses
 // rollouts.
+//
+// There are one or two files per command.
 package main
 
 import (

@@ -29,4 +29,7 @@
 // The core alone decides the content of the journal. The state of the machine
 // (which OS runs, whether it's committed) is read from the host at each start
 // and has precedence over the journal.
+//
+// The type step is one pure transition; its methods are the cases of a single
+// state machine, which share the next State and the events.
 package runner

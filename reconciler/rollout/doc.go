@@ -16,4 +16,7 @@
 // Quarantined. States up to Staged are derived from the agents' reports. States
 // from Claimed on are stored as a slot in the ledger, which is written before
 // and freed after every disruption. Package executor performs the steps.
+//
+// The type planner is one call of Plan; its methods are the cases of a single
+// pure function, which share its input and the plan under construction.
 package rollout

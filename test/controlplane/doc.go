@@ -24,4 +24,7 @@
 // The components are one multi-call binary (the nested module in multicall),
 // compiled once and cached in the user's cache directory under a key of its
 // sources: see Ensure.
+//
+// Cluster has many methods because tests need one handle for a whole control
+// plane: its clients, outages, metrics and audit log.
 package controlplane
