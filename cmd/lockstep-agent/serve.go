@@ -16,10 +16,10 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lockstep-dev/lockstep/config/backoff"
 	"github.com/lockstep-dev/lockstep/config/files"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agent"
-	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 	"github.com/lockstep-dev/lockstep/nodeos/logs"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"

@@ -21,8 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos"
-	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
 	"github.com/lockstep-dev/lockstep/nodeos/wire"
 )

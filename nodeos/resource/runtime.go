@@ -15,8 +15,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-dev/lockstep/config/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos"
-	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 )
 
 // Kind is a type of resources in a namespace.

@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-dev/lockstep/config/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos"
-	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 )
 
 // retryPause is the delay before the loop retries a failed journal write or

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos"
-	"github.com/lockstep-dev/lockstep/nodeos/backoff"
 )
 
 // Event is an input of the core: Started, PhaseEnded, UndoEnded, Stopped or

@@ -19,6 +19,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lockstep-dev/lockstep/config/backoff"
 )
 
 // Version is the format that this package writes. Readers accept Version-1 to
@@ -363,7 +365,7 @@ func (p *Pool) AddDuration(d time.Duration) {
 }
 
 // AddRetry records an aborted attempt and returns when the host may be claimed
-// again: after the RetryDelay of its consecutive aborts.
+// again: after the backoff of its consecutive aborts.
 func (p *Pool) AddRetry(r Retry, base, limit time.Duration, now time.Time) time.Time {
 	i := slices.IndexFunc(p.Retries, func(x Retry) bool { return x.NodeUID == r.NodeUID })
 	r.Count = 1
@@ -373,21 +375,9 @@ func (p *Pool) AddRetry(r Retry, base, limit time.Duration, now time.Time) time.
 		}
 		p.Retries = slices.Delete(p.Retries, i, i+1)
 	}
-	r.NotBefore = now.Add(RetryDelay(r.Count, base, limit))
+	r.NotBefore = now.Add(backoff.Delay(base, limit, r.Count-1))
 	p.Retries = newest(append(p.Retries, r), MaxHosts)
 	return r.NotBefore
-}
-
-// RetryDelay returns the delay after the given number of failed tries: base,
-// doubled with each try, at most limit.
-func RetryDelay(tries int, base, limit time.Duration) time.Duration {
-	delay := base
-	for range tries - 1 {
-		if delay *= 2; delay >= limit {
-			break
-		}
-	}
-	return min(delay, limit)
 }
 
 // Retry returns the retry of the host for digest, if there is one.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lockstep-dev/lockstep/config/backoff"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 )
@@ -103,7 +104,7 @@ func (p *planner) stageStep(m *Member) (Step, bool) {
 	try := 1
 	if last := m.Agent.Facts.Last; last != nil && last.State != nodeos.OperationSucceeded {
 		if failed, ok := stageTry(attempt, last.ID); ok {
-			at := last.Ended.Add(ledger.RetryDelay(failed, retryBase, retryLimit))
+			at := last.Ended.Add(backoff.Delay(retryBase, retryLimit, failed-1))
 			// Ended is the host's time: a wrong clock must not exceed the limit.
 			if at.After(p.now) && at.Sub(p.now) <= retryLimit {
 				p.wakeAt(at)

@@ -12,9 +12,9 @@ import (
 )
 
 func TestDelayDoublesUpToTheLimit(t *testing.T) {
-	for failures, want := range []time.Duration{2, 4, 8, 10, 10} {
-		if got := Delay(2*time.Second, 10*time.Second, failures); got != want*time.Second {
-			t.Errorf("after %d failures: %s, want %ds", failures, got, want)
+	for failures, want := range []time.Duration{2 * time.Second, 4 * time.Second, 8 * time.Second, 10 * time.Second, 10 * time.Second} {
+		if got := Delay(2*time.Second, 10*time.Second, failures); got != want {
+			t.Errorf("after %d failures: %s, want %s", failures, got, want)
 		}
 	}
 	for _, tc := range []struct {
