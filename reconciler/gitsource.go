@@ -186,6 +186,7 @@ func (r *sourceReconciler) accept(ctx context.Context, obj *v1alpha1.GitSource, 
 	next.URL, next.Cluster = obj.Spec.URL, obj.Spec.Cluster
 	next.Revision, next.Tree = snap.Revision.String(), snap.Revision.Tree
 	next.Subject, next.Signer = sanitize.Line(snap.Subject), signerText(snap.Signer)
+	next.SignedBy = persistedSigner(snap.Signer)
 	next.Time, next.SpentRewind = record.Time, record.SpentRewind
 	if changed {
 		next.Time = r.now().UTC().Truncate(time.Second)
@@ -277,7 +278,7 @@ func (r *sourceReconciler) judge(ctx context.Context, obj *v1alpha1.GitSource, s
 
 // sameSource reports whether storing next would change nothing.
 func sameSource(a, b state.Source) bool {
-	if a.Revision != b.Revision || a.Tree != b.Tree || a.URL != b.URL || a.Cluster != b.Cluster || a.SpentRewind != b.SpentRewind || a.Signer != b.Signer {
+	if a.Revision != b.Revision || a.Tree != b.Tree || a.URL != b.URL || a.Cluster != b.Cluster || a.SpentRewind != b.SpentRewind || a.Signer != b.Signer || a.SignedBy != b.SignedBy {
 		return false
 	}
 	return sameMap(a.Objects, b.Objects) && sameMap(a.UIDs, b.UIDs) && sameMap(a.Manifests, b.Manifests)

@@ -228,7 +228,7 @@ func (o *Operator) assemble() error {
 		func() error { return o.manager.Add(o.releases) },
 		func() error { return o.manager.Add(o.sources) },
 		o.addTrust, o.addSources, o.addReleases, o.addHosts,
-		func() error { return o.manager.Add(newReporter(o)) },
+		o.addReporter,
 		func() error { return o.manager.AddHealthzCheck("ping", healthz.Ping) },
 		func() error { return o.manager.AddReadyzCheck("ping", healthz.Ping) },
 	} {

@@ -341,12 +341,12 @@ func TestHostsOfURLsAndWhatIsShownOfThem(t *testing.T) {
 }
 
 func TestTheSignerIsReadBackAsItWasWritten(t *testing.T) {
-	want := &sources.Signer{Name: "admin-1", Format: "ssh", Fingerprint: "SHA256:abc"}
-	if diff := cmp.Diff(want, parseSigner(signerText(want))); diff != "" {
+	want := &sources.Signer{Name: "admin (second key)", Format: "ssh", Fingerprint: "SHA256:abc"}
+	if diff := cmp.Diff(want, verifiedSigner(persistedSigner(want))); diff != "" {
 		t.Errorf("signer (-want +got):\n%s", diff)
 	}
-	if got := parseSigner("nobody"); got != nil {
-		t.Errorf("parseSigner of no signer = %+v", got)
+	if got := verifiedSigner(persistedSigner(nil)); got != nil {
+		t.Errorf("signer of an unverified revision = %+v", got)
 	}
 }
 

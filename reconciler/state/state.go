@@ -61,6 +61,8 @@ type Source struct {
 	// Subject and Signer are shown, never decided upon.
 	Subject string `json:"subject,omitempty"`
 	Signer  string `json:"signer,omitempty"`
+	// SignedBy has the parts of Signer, zero for an unverified revision.
+	SignedBy Signer `json:"signedBy,omitzero"`
 	// Time when the revision was accepted here.
 	Time time.Time `json:"time"`
 	// Objects are the spec hashes of what it declared, by "Kind/name".
@@ -77,6 +79,15 @@ type Source struct {
 	// Published is what the status branch was told last; only SetPublished
 	// changes it.
 	Published Published `json:"published,omitzero"`
+}
+
+// Signer is the verified signer of a revision.
+type Signer struct {
+	// Name is the authority's name, Format "ssh" or "openpgp", Fingerprint the
+	// fingerprint of the key.
+	Name        string `json:"name,omitempty"`
+	Format      string `json:"format,omitempty"`
+	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
 // Published is what a status branch was told last, so that a new process

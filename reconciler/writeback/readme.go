@@ -12,18 +12,18 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// readme renders the page that a person sees on the forge: the answer first,
-// then what blocks. Its only link is the one to the accepted commit; all that
-// others wrote stands in code spans.
+// readme renders the page that a forge shows for the status branch: the summary,
+// then blocking objects and conditions. Its only link is the accepted commit;
+// untrusted strings are in code spans.
 func readme(r Report, now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s: %s\n\n", cluster(r), sentence(r))
 	fmt.Fprintf(&b, "%s\n\n", strings.Join(facts(r, now), " · "))
 	if len(r.Insecure) > 0 {
-		fmt.Fprintf(&b, "**Insecure**, not for production: %s\n\n", strings.Join(spans(r.Insecure), ", "))
+		fmt.Fprintf(&b, "**Insecure options, not for production:** %s\n\n", strings.Join(spans(r.Insecure), ", "))
 	}
 	if a := r.Source.Attempted; !a.IsZero() && !a.Same(r.Source.Revision) {
-		fmt.Fprintf(&b, "**Refused:** `%s` %s: %s\n\n", a.Short(), word(r.Source.Reason), span(r.Source.Message))
+		fmt.Fprintf(&b, "**Rejected:** `%s` %s: %s\n\n", a.Short(), word(r.Source.Reason), span(r.Source.Message))
 	}
 	if len(r.Releases)+len(r.Pools) > 0 {
 		table(&b, r)
@@ -38,9 +38,9 @@ func sentence(r Report) string {
 	v := headline(r)
 	switch {
 	case len(r.Releases)+len(r.Pools) == 0:
-		return "nothing is declared"
+		return "no releases or pools declared"
 	case r.phase() == "Failing":
-		return strings.TrimSpace("failing on the way to " + v)
+		return strings.TrimSpace("failing to update to " + v)
 	case r.phase() == "Progressing":
 		return strings.TrimSpace("updating to " + v)
 	case v != "":
@@ -69,10 +69,10 @@ func facts(r Report, now time.Time) []string {
 	} else {
 		out = append(out, "not signed")
 	}
-	return append(out, "written "+now.UTC().Format("15:04:05 UTC"))
+	return append(out, "updated "+now.UTC().Format("15:04:05 UTC"))
 }
 
-// newest is when the present phase began: the latest Since of all.
+// newest is the start of the current phase: the latest Since.
 func newest(r Report) time.Time {
 	var t time.Time
 	for _, x := range r.Releases {
@@ -88,8 +88,8 @@ func newest(r Report) time.Time {
 	return t
 }
 
-// span is s as a code span. A bar becomes a broken one: a backslash that
-// others wrote before it could undo its escape and split a table's cell.
+// span returns s as a code span. It replaces bars, because an untrusted
+// backslash before an escaped bar would split a table cell.
 func span(s string) string { return sanitize.Markdown(strings.ReplaceAll(s, "|", "¦")) }
 
 func spans(list []string) []string {
@@ -101,13 +101,13 @@ func spans(list []string) []string {
 }
 
 func table(b *strings.Builder, r Report) {
-	b.WriteString("| | now | wanted | state | |\n|---|---|---|---|---|\n")
+	b.WriteString("| | current | desired | state | |\n|---|---|---|---|---|\n")
 	for _, x := range r.Releases[:min(maxShown, len(r.Releases))] {
 		state := fmt.Sprintf("%s %d/%d", word(x.State), x.Done, x.Total)
-		if x.level() {
+		if x.complete() {
 			state = "Complete"
 		}
-		row(b, x.Name, x.Now, x.Wanted, state, bar(x.Done, x.Total, x.level()))
+		row(b, x.Name, x.Current, x.Desired, state, bar(x.Done, x.Total, x.complete()))
 	}
 	for _, x := range r.Pools[:min(maxShown, len(r.Pools))] {
 		state := fmt.Sprintf("%d of %d hosts", x.Updated, x.Total)
@@ -120,21 +120,21 @@ func table(b *strings.Builder, r Report) {
 		if x.Held > 0 {
 			state += fmt.Sprintf(", %d held", x.Held)
 		}
-		row(b, x.Name, x.Now, x.Wanted, state, bar(x.Updated, x.Total, x.level()))
+		row(b, x.Name, x.Current, x.Desired, state, bar(x.Updated, x.Total, x.complete()))
 	}
 	cut(b, len(r.Releases)+len(r.Pools)-min(maxShown, len(r.Releases))-min(maxShown, len(r.Pools)), "rows")
 	b.WriteString("\n")
 }
 
-func row(b *strings.Builder, name, now, wanted, state, bar string) {
-	want := shownVersion(wanted)
-	if wanted != now && want != "" {
-		want = "**" + want + "**"
+func row(b *strings.Builder, name, current, desired, state, bar string) {
+	shown := shownVersion(desired)
+	if desired != current && shown != "" {
+		shown = "**" + shown + "**"
 	}
-	fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", span(name), shownVersion(now), want, state, bar)
+	fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", span(name), shownVersion(current), shown, state, bar)
 }
 
-// shownVersion is bare where it can't be anything but a version.
+// shownVersion returns a well-formed version unquoted, else a code span.
 func shownVersion(s string) string {
 	if v := version(s); v != "" {
 		return v
@@ -142,9 +142,9 @@ func shownVersion(s string) string {
 	return span(s)
 }
 
-func bar(done, total int, level bool) string {
+func bar(done, total int, complete bool) string {
 	full := tenth(done, total)
-	if level {
+	if complete {
 		full = 10
 	}
 	full = max(0, min(full, 10))
@@ -183,7 +183,7 @@ func blocking(b *strings.Builder, r Report, now time.Time) {
 	cut(b, more, "blocking objects")
 }
 
-// conditions lists what isn't as it should be.
+// conditions lists the conditions that report a problem.
 func conditions(b *strings.Builder, r Report, now time.Time) {
 	var out []string
 	for _, c := range r.Conditions {
@@ -227,7 +227,7 @@ func history(b *strings.Builder, r Report) {
 	}
 	b.WriteString("<details><summary>History</summary>\n\n| | version | state | | started | completed |\n|---|---|---|---|---|---|\n")
 	b.WriteString(rows.String())
-	b.WriteString("\nAll of it: `history.jsonl`.\n\n</details>\n")
+	b.WriteString("\nComplete history: `history.jsonl`.\n\n</details>\n")
 }
 
 func cut(b *strings.Builder, n int, what string) {
@@ -236,7 +236,7 @@ func cut(b *strings.Builder, n int, what string) {
 	}
 }
 
-// age is a duration as people say it: two units at most.
+// age formats a duration with two units at most.
 func age(d time.Duration) string {
 	d = max(0, d.Truncate(time.Second))
 	switch {
@@ -251,8 +251,8 @@ func age(d time.Duration) string {
 	}
 }
 
-// CommitLink returns where a forge shows a commit of the repository at
-// repository (an https or ssh URL), or "" for hosts of unknown kind.
+// CommitLink returns the web page of a commit in the repository at an https or
+// ssh URL, or "" for an unknown forge.
 func CommitLink(repository, hash string) string {
 	u, err := url.Parse(repository)
 	if err != nil || (u.Scheme != "https" && u.Scheme != "ssh") {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-dev/lockstep/sources/git"
 )
 
-func TestReportsReachARealServerOverAnOutage(t *testing.T) {
+func TestOneCommitFollowsAnOutageOfARealServer(t *testing.T) {
 	server := gittestserver.NewGitServer(t.TempDir())
 	bare := filepath.Join(server.Root(), "status.git")
 	run := func(args ...string) string {
@@ -51,7 +51,7 @@ func TestReportsReachARealServerOverAnOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var results []Result
-	w, err := NewWriter(Config{Publisher: p, Now: tick, OnResult: func(r Result) { results = append(results, r) }}, "")
+	w, err := NewWriter(WriterConfig{Publisher: p, Now: tick, OnResult: func(r Result) { results = append(results, r) }}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,12 +73,12 @@ func TestReportsReachARealServerOverAnOutage(t *testing.T) {
 		t.Errorf("%s commits, want one before and one after the outage", got)
 	}
 	if got := run("-C", bare, "log", "-1", "--format=%s|%(trailers:only,unfold)", "refs/heads/lockstep-status/prod"); !strings.HasPrefix(got, "status: prod at 1.4.2 (Progressing 61 %) [skip ci]|Lockstep-Source-Revision: main@sha1:9f2c1ab") {
-		t.Errorf("the last commit says %q", got)
+		t.Errorf("the last commit is %q", got)
 	}
 	if last := results[len(results)-1]; last.Err != nil || last.Pushed.Revision.Ref != "lockstep-status/prod" || last.Pushed.Rewritten != "" {
 		t.Errorf("result %+v", last)
 	}
 	if mid := results[1]; mid.Err == nil || mid.RetryAt.IsZero() {
-		t.Errorf("during the outage: %+v, want an error and the time of the next try", mid)
+		t.Errorf("during the outage: %+v, want an error and the time of the next attempt", mid)
 	}
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// Bounds of what is shown; the numbers that were cut are named.
+// Limits of the lists in README.md; the page counts the omitted entries.
 const (
 	maxShown   = 50 // releases, pools, conditions
 	maxBlocked = 10 // blocking objects of one release or pool
 )
 
-// Render returns the commit that tells r at the time now. keep is how many
-// lines of history.jsonl are kept, the newest; 0 means 1000.
+// Render returns the status commit for r at the time now. keep limits
+// history.jsonl to its newest lines; 0 means 1000.
 func Render(r Report, now time.Time, keep int) (sources.StatusCommit, error) {
 	r = r.sorted()
 	status, err := statusYAML(r, now)
@@ -47,7 +47,7 @@ func Render(r Report, now time.Time, keep int) (sources.StatusCommit, error) {
 	}, nil
 }
 
-// subject is the first line of the commit: where the cluster is, in a glance.
+// subject is the first line of the commit.
 func subject(r Report) string {
 	at := ""
 	if v := headline(r); v != "" {
@@ -67,34 +67,34 @@ func cluster(r Report) string {
 	return "cluster"
 }
 
-// headline is the version that the page is about: of the release that moves,
-// else of the first one, else of the pools.
+// headline is the desired version of the first incomplete release, else of the
+// first release, else of the first pool.
 func headline(r Report) string {
 	pick := ""
 	for _, x := range r.Releases {
-		if v := version(x.Wanted); v != "" && (pick == "" || !x.level()) {
+		if v := version(x.Desired); v != "" && (pick == "" || !x.complete()) {
 			pick = v
-			if !x.level() {
+			if !x.complete() {
 				return pick
 			}
 		}
 	}
 	for _, x := range r.Pools {
 		if pick == "" {
-			pick = version(x.Wanted)
+			pick = version(x.Desired)
 		}
 	}
 	return pick
 }
 
 func version(s string) string {
-	if versionForm.MatchString(s) && !strings.Contains(s, "www.") { // forges link what starts so
+	if versionForm.MatchString(s) && !strings.Contains(s, "www.") { // forges link it
 		return s
 	}
 	return ""
 }
 
-// trailers are made of typed values only.
+// trailers contain typed values only.
 func trailers(r Report) []sources.Trailer {
 	var out []sources.Trailer
 	add := func(key, value string) { out = append(out, sources.Trailer{Key: key, Value: value}) }
@@ -106,11 +106,11 @@ func trailers(r Report) []sources.Trailer {
 			add("Lockstep-Release-Digest", x.Digest)
 		}
 	}
-	said := map[string]bool{} // several objects may have the same condition
+	seen := map[string]bool{} // several objects may have the same condition
 	for _, c := range r.Conditions[:min(maxShown, len(r.Conditions))] {
 		text := fmt.Sprintf("%s=%s %s", c.Type, c.Status, word(c.Reason))
-		if !said[text] && wordForm.MatchString(c.Type) && slices.Contains([]string{"True", "False", "Unknown"}, c.Status) {
-			said[text] = true
+		if !seen[text] && wordForm.MatchString(c.Type) && slices.Contains([]string{"True", "False", "Unknown"}, c.Status) {
+			seen[text] = true
 			add("Lockstep-Condition", text)
 		}
 	}
@@ -120,7 +120,8 @@ func trailers(r Report) []sources.Trailer {
 	return out
 }
 
-// revision as a typed value; a reference with an unusual name is left out.
+// revision returns a revision as a typed value, without a reference of an
+// unusual form.
 func revision(rev sources.Revision) string {
 	if _, err := sources.ParseRevision(rev.String()); err != nil {
 		return ""
@@ -132,7 +133,7 @@ func revision(rev sources.Revision) string {
 }
 
 // statusFormat is the version of status.yaml and history.jsonl.
-const statusFormat = "status.lockstep.dev/v1"
+const statusFormat = "status.lockstep.dev/v2"
 
 // document is one document of status.yaml: a declared object, or the cluster.
 type document struct {
@@ -179,8 +180,8 @@ type blockingStatus struct {
 }
 
 type releaseStatus struct {
-	Now      string           `json:"now,omitempty"`
-	Wanted   string           `json:"wanted,omitempty"`
+	Current  string           `json:"current,omitempty"`
+	Desired  string           `json:"desired,omitempty"`
 	Digest   string           `json:"digest,omitempty"`
 	State    string           `json:"state"`
 	Done     int              `json:"done"`
@@ -191,8 +192,8 @@ type releaseStatus struct {
 }
 
 type poolStatus struct {
-	Now      string           `json:"now,omitempty"`
-	Wanted   string           `json:"wanted,omitempty"`
+	Current  string           `json:"current,omitempty"`
+	Desired  string           `json:"desired,omitempty"`
 	Digest   string           `json:"digest,omitempty"`
 	State    string           `json:"state"`
 	Updated  int              `json:"updated"`
@@ -212,13 +213,13 @@ func statusYAML(r Report, now time.Time) ([]byte, error) {
 	}}}
 	for _, x := range r.Releases {
 		docs = append(docs, document{Format: statusFormat, Kind: "ClusterRelease", Name: sanitize.Line(x.Name), Status: releaseStatus{
-			Now: sanitize.Line(x.Now), Wanted: sanitize.Line(x.Wanted), Digest: sanitize.Line(x.Digest), State: word(x.State),
+			Current: sanitize.Line(x.Current), Desired: sanitize.Line(x.Desired), Digest: sanitize.Line(x.Digest), State: word(x.State),
 			Done: x.Done, Total: x.Total, Since: stamp(x.Since), SignedBy: lines(x.Signers), Blocking: blockingOf(x.Blocking),
 		}})
 	}
 	for _, x := range r.Pools {
 		docs = append(docs, document{Format: statusFormat, Kind: "NodeOS", Name: sanitize.Line(x.Name), Status: poolStatus{
-			Now: sanitize.Line(x.Now), Wanted: sanitize.Line(x.Wanted), Digest: sanitize.Line(x.Digest), State: word(x.State),
+			Current: sanitize.Line(x.Current), Desired: sanitize.Line(x.Desired), Digest: sanitize.Line(x.Digest), State: word(x.State),
 			Updated: x.Updated, Total: x.Total, Staged: x.Staged, InFlight: x.InFlight, Failed: x.Failed, Held: x.Held,
 			Since: stamp(x.Since), Blocking: blockingOf(x.Blocking),
 		}})
@@ -284,8 +285,8 @@ func stamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// event is one line of history.jsonl. It comes from the objects' own history,
-// so that the file can be written anew after a restart without reading it.
+// event is one line of history.jsonl. It comes from the history in the status
+// of the releases, so that the file is never read back.
 type event struct {
 	Format    string   `json:"format"`
 	Release   string   `json:"release"`

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package writeback tells what happened where the desired state came from: it
-// renders a Report as the files of the status branch and publishes them as a
-// commit, once a meaningful change.
+// Package writeback publishes the status of a cluster on the status branch of
+// its source. A Reporter reads the declared objects into a Report and sends it
+// to the Writer of each source, which renders it as files and commits them
+// after each significant change.
 //
-// Rendering is pure. The Writer is one goroutine that holds the latest report
-// only: a dead Git server delays nobody, and after an outage one commit tells
-// the present state. Nothing is read back from the status branch. Every string
-// that others wrote passes package foreign; trailers are made of typed values
-// alone.
+// Rendering is pure. A Writer keeps the latest report only, so that a failing
+// Git server blocks no caller and one commit follows an outage. Nothing is read
+// back from the status branch. Untrusted strings pass package sanitize;
+// trailers contain typed values only.
 package writeback
 
 import (
@@ -23,47 +23,41 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// Report is how a cluster stands, as plain values. It must not be changed
-// after it was handed over.
+// Report is the status of a cluster. It must not change after Put.
 type Report struct {
 	// Cluster is GitSource.spec.cluster.
 	Cluster string
-	// Source is where the desired state was read.
+	// Source is the source of the desired state.
 	Source Source
 	// Releases and Pools, in any order.
 	Releases []Release
 	Pools    []Pool
-	// Conditions that people should know of, of any object.
+	// Conditions are the conditions of all objects that report a problem.
 	Conditions []Condition
-	// Insecure are the development doors that are open, in our own words; none
-	// in production.
+	// Insecure are the active insecure options, as trusted text.
 	Insecure []string
 }
 
-// Source says which revision is accepted and who signed it.
+// Source is a GitSource with its accepted revision.
 type Source struct {
 	Name string
-	// Revision is the accepted one.
+	// Revision is the accepted revision, Accepted the time of its acceptance.
 	Revision sources.Revision
-	// Signer was verified; nil: unverified.
-	Signer *sources.Signer
-	// Accepted is when.
 	Accepted time.Time
-	// Attempted is a newer revision that was refused, with the reason why;
-	// zero if there is none.
-	Attempted sources.Revision
-	Reason    string
-	// Message says more about the refusal.
-	Message string
+	// Signer is the verified signer, nil for an unverified revision.
+	Signer *sources.Signer
+	// Attempted is a newer, rejected revision, zero if there is none. Reason
+	// and Message are those of the rejection.
+	Attempted       sources.Revision
+	Reason, Message string
 	// CommitLink is the URL of the accepted commit on the forge, or "".
 	CommitLink string
 }
 
-// Blocking is what holds something up.
+// Blocking is an object that blocks a release or a pool.
 type Blocking struct {
 	// Object as "Deployment web/api" or "node-13".
-	Object string
-	// Message says what is the matter with it.
+	Object  string
 	Message string
 	Since   time.Time
 }
@@ -71,28 +65,28 @@ type Blocking struct {
 // Release is a ClusterRelease.
 type Release struct {
 	Name string
-	// Now is the version that is level, Wanted the declared one.
-	Now, Wanted string
-	// Digest of the wanted payload, "sha256:<hex>".
+	// Current is the last complete version, Desired the declared version.
+	Current, Desired string
+	// Digest of the desired payload, "sha256:<hex>".
 	Digest string
-	// State as the sync worker says: Initial, Updating, Reconciling, Error; or
-	// Paused, Refused, Waiting.
+	// State is the worker's state, Initial, Updating, Reconciling or Error; or
+	// Paused, Rejected or Waiting.
 	State string
 	// Done of Total manifests.
 	Done, Total int
 	Since       time.Time
-	// Signers are the authorities that signed the wanted payload.
+	// Signers are the authorities that signed the desired payload.
 	Signers  []string
 	Blocking []Blocking
 	// History, newest first.
 	History []History
 }
 
-// History is one version that ran, or was tried.
+// History is one version that was applied or attempted.
 type History struct {
 	State           string // Completed or Partial
 	Version, Digest string
-	// Revision of the source that asked for it.
+	// Revision of the source that declared it.
 	Revision           string
 	Verified           bool
 	Evidence           []string
@@ -101,10 +95,10 @@ type History struct {
 
 // Pool is a NodeOS.
 type Pool struct {
-	Name        string
-	Now, Wanted string
-	Digest      string
-	// State in one word: Level, Updating, Halted, Paused, Waiting, Refused.
+	Name             string
+	Current, Desired string
+	Digest           string
+	// State is Complete, Updating, Halted, Paused, Waiting or Rejected.
 	State string
 	// Updated of Total hosts.
 	Updated, Total, Staged, InFlight, Failed, Held int
@@ -122,7 +116,7 @@ type Condition struct {
 	Since                time.Time
 }
 
-// sorted returns r with everything in a stable order, without changing it.
+// sorted returns a copy of r in a stable order.
 func (r Report) sorted() Report {
 	r.Releases = slices.SortedFunc(slices.Values(r.Releases), func(a, b Release) int { return strings.Compare(a.Name, b.Name) })
 	r.Pools = slices.SortedFunc(slices.Values(r.Pools), func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
@@ -132,8 +126,8 @@ func (r Report) sorted() Report {
 	return r
 }
 
-// progress is the whole report in percent, 100 when nothing is on its way:
-// the mean over releases and pools that aren't level.
+// progress is the mean progress of the incomplete releases and pools in
+// percent, 100 if all are complete.
 func (r Report) progress() int {
 	sum, n := 0, 0
 	add := func(done, total int) {
@@ -143,12 +137,12 @@ func (r Report) progress() int {
 		n++
 	}
 	for _, x := range r.Releases {
-		if !x.level() {
+		if !x.complete() {
 			add(x.Done, x.Total)
 		}
 	}
 	for _, x := range r.Pools {
-		if !x.level() {
+		if !x.complete() {
 			add(x.Updated, x.Total)
 		}
 	}
@@ -158,34 +152,34 @@ func (r Report) progress() int {
 	return min(sum/n, 99)
 }
 
-func (x Release) level() bool {
-	return x.Now != "" && x.Now == x.Wanted && x.State != "Error" && x.State != "Updating" && x.State != "Initial"
+func (x Release) complete() bool {
+	return x.Current != "" && x.Current == x.Desired && x.State != "Error" && x.State != "Updating" && x.State != "Initial"
 }
 
-func (x Pool) level() bool { return x.Total == x.Updated && x.InFlight == 0 && x.Failed == 0 }
+func (x Pool) complete() bool { return x.Total == x.Updated && x.InFlight == 0 && x.Failed == 0 }
 
-// phase is the report in one word.
+// phase is Complete, Progressing or Failing.
 func (r Report) phase() string {
 	phase := "Complete"
-	worse := func(state string, level bool) {
+	worse := func(state string, complete bool) {
 		switch {
 		case state == "Error" || state == "Halted":
 			phase = "Failing"
-		case !level && phase == "Complete":
+		case !complete && phase == "Complete":
 			phase = "Progressing"
 		}
 	}
 	for _, x := range r.Releases {
-		worse(x.State, x.level())
+		worse(x.State, x.complete())
 	}
 	for _, x := range r.Pools {
-		worse(x.State, x.level())
+		worse(x.State, x.complete())
 	}
 	return phase
 }
 
-// Key identifies what is worth a commit: phases, not ticks. Two reports with
-// the same key differ only in counts within a tenth, in times and in wording.
+// Key identifies the content that deserves a commit. Reports with the same key
+// differ only in counts within a tenth, times and messages.
 func (r Report) Key() string {
 	r = r.sorted()
 	var b strings.Builder
@@ -195,11 +189,11 @@ func (r Report) Key() string {
 		write(s.Name, "|", s.Fingerprint)
 	}
 	for _, x := range r.Releases {
-		write("release|", x.Name, "|", x.Now, "|", x.Wanted, "|", x.Digest, "|", x.State, "|", tenth(x.Done, x.Total), "|", x.Signers, "|", len(x.History))
+		write("release|", x.Name, "|", x.Current, "|", x.Desired, "|", x.Digest, "|", x.State, "|", tenth(x.Done, x.Total), "|", x.Signers, "|", len(x.History))
 		writeBlocking(write, x.Blocking)
 	}
 	for _, x := range r.Pools {
-		write("pool|", x.Name, "|", x.Now, "|", x.Wanted, "|", x.Digest, "|", x.State, "|", tenth(x.Updated, x.Total), "|", x.Failed, "|", x.Held, "|", x.Total)
+		write("pool|", x.Name, "|", x.Current, "|", x.Desired, "|", x.Digest, "|", x.State, "|", tenth(x.Updated, x.Total), "|", x.Failed, "|", x.Held, "|", x.Total)
 		writeBlocking(write, x.Blocking)
 	}
 	for _, c := range r.Conditions {
@@ -222,8 +216,8 @@ func tenth(done, total int) int {
 }
 
 var (
-	// version is what may stand bare in Markdown, a subject or a trailer: it
-	// holds nothing that a forge would make a link, a mention or emphasis of.
+	// versionForm is safe unquoted in Markdown, a subject or a trailer: it
+	// contains nothing that a forge renders as a link, a mention or emphasis.
 	versionForm = regexp.MustCompile(`^v?[0-9]+(\.[0-9]+){0,3}([-+][0-9A-Za-z][0-9A-Za-z.-]{0,40})?$`)
 	wordForm    = regexp.MustCompile(`^[A-Z][A-Za-z]{0,40}$`)
 	digestForm  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -232,7 +226,8 @@ var (
 	linkForm    = regexp.MustCompile(`^https://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~-]+)+$`)
 )
 
-// word returns s if it's one CamelCase word, as states and reasons are.
+// word returns s if it is one CamelCase word, like a state or a reason, else
+// "Unknown".
 func word(s string) string {
 	if wordForm.MatchString(s) {
 		return s

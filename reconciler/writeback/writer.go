@@ -12,34 +12,33 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// Publisher puts a status commit on its branch; sources/git has one.
+// Publisher pushes status commits to a branch; sources/git has one.
 type Publisher interface {
 	Publish(ctx context.Context, c sources.StatusCommit) (sources.Pushed, error)
 }
 
-// Config is what a Writer needs.
-type Config struct {
+// WriterConfig configures a Writer. Publisher and Now are required.
+type WriterConfig struct {
 	Publisher Publisher
 	// MinInterval between two commits; default 10 s.
 	MinInterval time.Duration
-	// Keep is how many lines of history.jsonl are kept; default 1000.
+	// Keep limits history.jsonl to its newest lines; default 1000.
 	Keep int
-	// Now is the clock; required.
+	// Now is the clock.
 	Now func() time.Time
-	// OnResult, if set, hears of each attempt: what to write into
-	// GitSource.status. It's called on the Writer's goroutine and must not
-	// block.
+	// OnResult, if set, receives the result of each attempt. It runs on the
+	// Writer's goroutine and must not block.
 	OnResult func(Result)
 }
 
-// Result is what an attempt to publish came to.
+// Result is the result of an attempt to publish.
 type Result struct {
 	Pushed sources.Pushed
 	// Err is nil on success; it may carry Reason() string.
 	Err error
 	// Time of the attempt, and of the next one after a failure.
 	Time, RetryAt time.Time
-	// Key is Report.Key of what was tried.
+	// Key is the Report.Key of the attempted report.
 	Key string
 }
 
@@ -47,34 +46,34 @@ type Result struct {
 const (
 	retryFirst  = 5 * time.Second
 	retryMost   = 10 * time.Minute
-	retryDenied = time.Hour // a refusal by policy heals only when people act
+	retryDenied = time.Hour // a denial by policy needs an operator
 )
 
-// Writer publishes the latest report that it was given. Put never waits for
-// Git; Run is its one goroutine.
+// Writer publishes the latest report of Put, which never waits for Git. Run is
+// its only goroutine.
 type Writer struct {
-	cfg  Config
+	cfg  WriterConfig
 	wake chan struct{}
 
 	mu     sync.Mutex
 	latest *Report
 
-	state state // Run's own
+	state state // used by Run alone
 }
 
-// state is what the decision depends on besides the latest report.
+// state is the state of the publication.
 type state struct {
 	published string    // key of the last commit
 	last      time.Time // when it was made
-	failures  int       // in a row
-	retryAt   time.Time // not before, after a failure
+	failures  int       // consecutive
+	retryAt   time.Time // earliest next attempt after a failure
 }
 
-// NewWriter returns a Writer. published is the key of the report that the last
-// commit told, from an earlier life, or "".
-func NewWriter(cfg Config, published string) (*Writer, error) {
+// NewWriter returns a Writer. published is the Report.Key of the last commit,
+// also of an earlier process, or "".
+func NewWriter(cfg WriterConfig, published string) (*Writer, error) {
 	if cfg.Publisher == nil || cfg.Now == nil {
-		return nil, errors.New("a status writer needs a publisher and a clock")
+		return nil, errors.New("status writer: Publisher and Now are required")
 	}
 	if cfg.MinInterval <= 0 {
 		cfg.MinInterval = 10 * time.Second
@@ -82,19 +81,18 @@ func NewWriter(cfg Config, published string) (*Writer, error) {
 	return &Writer{cfg: cfg, wake: make(chan struct{}, 1), state: state{published: published}}, nil
 }
 
-// Put hands over how the cluster stands now. It replaces a report that wasn't
-// published yet and returns at once.
+// Put replaces the report to publish and returns immediately.
 func (w *Writer) Put(r Report) {
 	w.mu.Lock()
 	w.latest = &r
 	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
-	default: // it's awake already
+	default: // a wake-up is pending already
 	}
 }
 
-// Run publishes until ctx ends. A push under way is cancelled with it.
+// Run publishes until ctx ends, which also cancels a running push.
 func (w *Writer) Run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -113,8 +111,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 }
 
-// step publishes if it's time to, and returns how long to wait if nothing
-// else happens.
+// step publishes a due report and returns the time until the next step.
 func (w *Writer) step(ctx context.Context) time.Duration {
 	w.mu.Lock()
 	r := w.latest
@@ -143,8 +140,8 @@ func (w *Writer) step(ctx context.Context) time.Duration {
 	return wait
 }
 
-// decide says whether a report with this key is to be published at now, and
-// else how long to wait.
+// decide reports whether a report with this key is due, and how long to wait if
+// it isn't.
 func (s state) decide(key string, now time.Time, minInterval time.Duration) (wait time.Duration, due bool) {
 	if key == s.published {
 		return time.Hour, false
@@ -159,7 +156,7 @@ func (s state) decide(key string, now time.Time, minInterval time.Duration) (wai
 	return 0, true
 }
 
-// after is the state after an attempt.
+// after returns the state after an attempt.
 func (s state) after(key string, err error, now time.Time) state {
 	if err == nil {
 		return state{published: key, last: now}
@@ -167,7 +164,7 @@ func (s state) after(key string, err error, now time.Time) state {
 	s.failures++
 	wait := min(retryFirst<<min(s.failures-1, 10), retryMost)
 	var r interface{ Reason() string }
-	if errors.As(err, &r) && r.Reason() == "StatusPushDenied" {
+	if errors.As(err, &r) && r.Reason() == reasonPushDenied {
 		wait = retryDenied
 	}
 	s.retryAt = now.Add(wait)

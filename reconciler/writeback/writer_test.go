@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// branch stands for a Git server under synctest's clock.
-type branch struct {
+// fakeBranch is a status branch that fails and hangs on demand.
+type fakeBranch struct {
 	mu   sync.Mutex
 	err  error
 	got  []string
@@ -23,7 +23,7 @@ type branch struct {
 	hang bool
 }
 
-func (b *branch) Publish(ctx context.Context, c sources.StatusCommit) (sources.Pushed, error) {
+func (b *fakeBranch) Publish(ctx context.Context, c sources.StatusCommit) (sources.Pushed, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.at = append(b.at, time.Now())
@@ -38,28 +38,28 @@ func (b *branch) Publish(ctx context.Context, c sources.StatusCommit) (sources.P
 	return sources.Pushed{}, nil
 }
 
-func (b *branch) set(err error) {
+func (b *fakeBranch) set(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.err = err
 }
 
-func (b *branch) commits() int {
+func (b *fakeBranch) commits() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.got)
 }
 
-func (b *branch) tries() int {
+func (b *fakeBranch) attempts() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.at)
 }
 
-// running starts a Writer on b and returns it with a function that ends it.
-func running(t *testing.T, b *branch) (*Writer, func()) {
+// start starts a Writer on b and returns it with a function that stops it.
+func start(t *testing.T, b *fakeBranch) (*Writer, func()) {
 	t.Helper()
-	w, err := NewWriter(Config{Publisher: b, MinInterval: 10 * time.Second, Now: time.Now}, "")
+	w, err := NewWriter(WriterConfig{Publisher: b, MinInterval: 10 * time.Second, Now: time.Now}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,8 +75,8 @@ func running(t *testing.T, b *branch) (*Writer, func()) {
 	}
 }
 
-// pass lets d of synctest's time go by.
-func pass(d time.Duration) { <-time.NewTimer(d).C }
+// wait advances the synctest clock by d.
+func wait(d time.Duration) { <-time.NewTimer(d).C }
 
 func at(done int) Report {
 	r := updating()
@@ -86,13 +86,13 @@ func at(done int) Report {
 
 func TestTheLatestReportWinsWithinTheInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &branch{}
-		w, stop := running(t, b)
+		b := &fakeBranch{}
+		w, stop := start(t, b)
 		defer stop()
 		w.Put(at(0))
 		synctest.Wait()
 		if b.commits() != 1 {
-			t.Fatalf("%d commits after the first report, want 1 at once", b.commits())
+			t.Fatalf("%d commits after the first report, want 1 immediately", b.commits())
 		}
 		for done := 100; done <= 800; done += 100 {
 			w.Put(at(done))
@@ -101,33 +101,33 @@ func TestTheLatestReportWinsWithinTheInterval(t *testing.T) {
 		if b.commits() != 1 {
 			t.Errorf("%d commits within the interval, want 1", b.commits())
 		}
-		pass(10 * time.Second)
+		wait(10 * time.Second)
 		synctest.Wait()
 		if b.commits() != 2 || b.got[1] != "status: prod at 1.4.2 (Progressing 61 %) [skip ci]" {
 			t.Errorf("commits %v, want one more, of the latest report", b.got)
 		}
 		w.Put(at(801))
-		pass(24 * time.Hour)
+		wait(24 * time.Hour)
 		if b.commits() != 2 {
-			t.Errorf("a tick was committed: %v", b.got)
+			t.Errorf("a small change was committed: %v", b.got)
 		}
 	})
 }
 
-func TestAfterAnOutageOneCommitTellsThePresent(t *testing.T) {
+func TestOneCommitFollowsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &branch{err: errors.New("down")}
-		w, stop := running(t, b)
+		b := &fakeBranch{err: errors.New("down")}
+		w, stop := start(t, b)
 		defer stop()
 		for done := range 9 {
 			w.Put(at(done * 100))
-			pass(20 * time.Minute)
+			wait(20 * time.Minute)
 		}
-		if n := b.tries(); n < 10 || n > 40 {
-			t.Errorf("%d tries in three hours, want a bounded backoff", n)
+		if n := b.attempts(); n < 10 || n > 40 {
+			t.Errorf("%d attempts in three hours, want a bounded backoff", n)
 		}
 		b.set(nil)
-		pass(retryMost)
+		wait(retryMost)
 		synctest.Wait()
 		if b.commits() != 1 {
 			t.Errorf("commits %v, want exactly one", b.got)
@@ -137,27 +137,27 @@ func TestAfterAnOutageOneCommitTellsThePresent(t *testing.T) {
 
 type deniedError struct{}
 
-func (deniedError) Error() string  { return "protected" }
+func (deniedError) Error() string  { return "protected branch" }
 func (deniedError) Reason() string { return "StatusPushDenied" }
 
-func TestARefusalByPolicyIsTriedHourly(t *testing.T) {
+func TestADeniedPushIsRetriedHourly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &branch{err: deniedError{}}
-		w, stop := running(t, b)
+		b := &fakeBranch{err: deniedError{}}
+		w, stop := start(t, b)
 		defer stop()
 		w.Put(at(0))
-		pass(10*time.Hour - time.Second)
+		wait(10*time.Hour - time.Second)
 		synctest.Wait()
-		if b.tries() != 10 {
-			t.Errorf("%d tries in ten hours, want 10", b.tries())
+		if b.attempts() != 10 {
+			t.Errorf("%d attempts in ten hours, want 10", b.attempts())
 		}
 	})
 }
 
-func TestADeadServerDelaysNobodyAndStopsCleanly(t *testing.T) {
+func TestAHangingServerDoesNotBlockPutOrStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &branch{hang: true}
-		w, stop := running(t, b)
+		b := &fakeBranch{hang: true}
+		w, stop := start(t, b)
 		before := time.Now()
 		for done := range 500 {
 			w.Put(at(done))
@@ -165,14 +165,14 @@ func TestADeadServerDelaysNobodyAndStopsCleanly(t *testing.T) {
 		if d := time.Since(before); d != 0 {
 			t.Errorf("Put took %s", d)
 		}
-		stop() // the test's bubble fails if the goroutine stays
+		stop() // synctest fails if the goroutine leaks
 	})
 }
 
-func TestAKnownReportIsNotPublishedAgainAfterARestart(t *testing.T) {
+func TestAPublishedReportIsNotPublishedAgainAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &branch{}
-		w, err := NewWriter(Config{Publisher: b, Now: time.Now}, at(0).Key())
+		b := &fakeBranch{}
+		w, err := NewWriter(WriterConfig{Publisher: b, Now: time.Now}, at(0).Key())
 		if err != nil {
 			t.Fatal(err)
 		}

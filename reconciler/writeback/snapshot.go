@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-package reconciler
+package writeback
 
 import (
 	"context"
@@ -15,21 +15,19 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
-	"github.com/lockstep-dev/lockstep/reconciler/writeback"
 	"github.com/lockstep-dev/lockstep/sources"
 )
 
-// standing is how the declared objects stand, read at once.
-type standingOf struct {
+// snapshot is the declared objects at one time.
+type snapshot struct {
 	sources  []v1alpha1.GitSource
 	releases []v1alpha1.ClusterRelease
 	pools    []v1alpha1.NodeOS
 	trust    []v1alpha1.TrustPolicy
 }
 
-func readStanding(ctx context.Context, c client.Reader) (standingOf, error) {
+func takeSnapshot(ctx context.Context, c client.Reader) (snapshot, error) {
 	var (
-		out      standingOf
 		sources  v1alpha1.GitSourceList
 		releases v1alpha1.ClusterReleaseList
 		pools    v1alpha1.NodeOSList
@@ -37,43 +35,45 @@ func readStanding(ctx context.Context, c client.Reader) (standingOf, error) {
 	)
 	for _, list := range []client.ObjectList{&sources, &releases, &pools, &trust} {
 		if err := c.List(ctx, list, client.InNamespace(v1alpha1.Namespace)); err != nil {
-			return out, fmt.Errorf("list %T: %w", list, err)
+			return snapshot{}, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	out.sources, out.releases, out.pools, out.trust = sources.Items, releases.Items, pools.Items, trust.Items
-	return out, nil
+	return snapshot{sources.Items, releases.Items, pools.Items, trust.Items}, nil
 }
 
-// report says it in the words of the status branch.
-func (w *standingOf) report(source *v1alpha1.GitSource, doors []string) writeback.Report {
-	r := writeback.Report{Cluster: source.Spec.Cluster, Source: reportSource(source), Insecure: doors}
-	for i := range w.releases {
-		r.Releases = append(r.Releases, reportRelease(&w.releases[i]))
-		r.Conditions = append(r.Conditions, reportConditions("ClusterRelease/"+w.releases[i].Name, w.releases[i].Status.Conditions)...)
+// report returns the report for a source.
+func (s *snapshot) report(source *v1alpha1.GitSource, accepted Accepted, insecure []string) Report {
+	r := Report{Cluster: source.Spec.Cluster, Source: reportSource(source, accepted), Insecure: insecure}
+	for i := range s.releases {
+		r.Releases = append(r.Releases, reportRelease(&s.releases[i]))
+		r.Conditions = append(r.Conditions, unhealthy("ClusterRelease/"+s.releases[i].Name, s.releases[i].Status.Conditions)...)
 	}
-	for i := range w.pools {
-		r.Pools = append(r.Pools, reportPool(&w.pools[i]))
-		r.Conditions = append(r.Conditions, reportConditions("NodeOS/"+w.pools[i].Name, w.pools[i].Status.Conditions)...)
+	for i := range s.pools {
+		r.Pools = append(r.Pools, reportPool(&s.pools[i]))
+		r.Conditions = append(r.Conditions, unhealthy("NodeOS/"+s.pools[i].Name, s.pools[i].Status.Conditions)...)
 	}
-	for i := range w.trust {
-		r.Conditions = append(r.Conditions, reportConditions("TrustPolicy/"+w.trust[i].Name, w.trust[i].Status.Conditions)...)
+	for i := range s.trust {
+		r.Conditions = append(r.Conditions, unhealthy("TrustPolicy/"+s.trust[i].Name, s.trust[i].Status.Conditions)...)
 	}
-	for i := range w.sources {
-		r.Conditions = append(r.Conditions, reportConditions("GitSource/"+w.sources[i].Name, w.sources[i].Status.Conditions)...)
+	for i := range s.sources {
+		r.Conditions = append(r.Conditions, unhealthy("GitSource/"+s.sources[i].Name, s.sources[i].Status.Conditions)...)
 	}
 	return r
 }
 
-func reportSource(s *v1alpha1.GitSource) writeback.Source {
-	out := writeback.Source{Name: s.Name}
-	if a := s.Status.AcceptedRevision; a != nil {
+// reportSource takes the accepted revision and its signer from the persisted
+// state, and from the status of the source where that state has none.
+func reportSource(s *v1alpha1.GitSource, accepted Accepted) Source {
+	out := Source{Name: s.Name, Revision: accepted.Revision, Accepted: accepted.Time, Signer: accepted.Signer}
+	if a := s.Status.AcceptedRevision; a != nil && accepted.Revision.IsZero() {
 		out.Accepted = a.Time.Time
 		if rev, err := sources.ParseRevision(a.Revision); err == nil {
 			rev.Tree = a.Tree
 			out.Revision = rev
-			out.CommitLink = writeback.CommitLink(s.Spec.URL, rev.Hash)
 		}
-		out.Signer = parseSigner(a.Signer)
+	}
+	if !out.Revision.IsZero() {
+		out.CommitLink = CommitLink(s.Spec.URL, out.Revision.Hash)
 	}
 	ready := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady)
 	if a := s.Status.AttemptedRevision; a != nil && ready != nil && ready.Status == metav1.ConditionFalse {
@@ -84,42 +84,29 @@ func reportSource(s *v1alpha1.GitSource) writeback.Source {
 	return out
 }
 
-// parseSigner reads what signerText wrote: "name (format fingerprint)".
-func parseSigner(text string) *sources.Signer {
-	name, rest, ok := strings.Cut(strings.TrimSuffix(text, ")"), " (")
-	if !ok {
-		return nil
-	}
-	format, fingerprint, ok := strings.Cut(rest, " ")
-	if !ok {
-		return nil
-	}
-	return &sources.Signer{Name: name, Format: format, Fingerprint: fingerprint}
-}
-
-func reportRelease(r *v1alpha1.ClusterRelease) writeback.Release {
-	out := writeback.Release{Name: r.Name, Wanted: r.Spec.Desired.Version, Digest: digestOf(r.Spec.Desired.Image), State: "Initial"}
+func reportRelease(r *v1alpha1.ClusterRelease) Release {
+	out := Release{Name: r.Name, Desired: r.Spec.Desired.Version, Digest: digestOf(r.Spec.Desired.Image), State: "Initial"}
 	if a := r.Status.Applied; a != nil {
-		out.Now = a.Version
+		out.Current = a.Version
 	}
-	if a := r.Status.Accepted; a != nil && a.Version == out.Wanted {
+	if a := r.Status.Accepted; a != nil && a.Version == out.Desired {
 		out.Signers = a.Evidence
 	}
 	if p := r.Status.Progress; p != nil {
 		out.State, out.Done, out.Total = p.State, int(p.Done), int(p.Total)
 		for _, b := range p.Blocking {
-			out.Blocking = append(out.Blocking, writeback.Blocking{Object: b.Object, Message: b.Message, Since: timeOf(b.Since)})
+			out.Blocking = append(out.Blocking, Blocking{Object: b.Object, Message: b.Message, Since: timeOf(b.Since)})
 		}
 	}
-	out.State = stateWord(r.Status.Conditions, out.State)
-	if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionReleaseAccepted); c != nil && c.Status == metav1.ConditionFalse {
-		out.State = "Refused"
+	out.State = heldState(r.Status.Conditions, out.State)
+	if meta.IsStatusConditionFalse(r.Status.Conditions, v1alpha1.ConditionReleaseAccepted) {
+		out.State = "Rejected"
 	}
 	if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionProgressing); c != nil {
 		out.Since = c.LastTransitionTime.Time
 	}
 	for _, h := range r.Status.History {
-		out.History = append(out.History, writeback.History{
+		out.History = append(out.History, History{
 			State: h.State, Version: h.Version, Digest: digestOf(h.Image), Revision: h.Revision, Verified: h.Verified,
 			Evidence: h.Evidence, Started: h.StartedTime.Time, Completed: timeOf(h.CompletionTime),
 		})
@@ -127,40 +114,40 @@ func reportRelease(r *v1alpha1.ClusterRelease) writeback.Release {
 	return out
 }
 
-func reportPool(n *v1alpha1.NodeOS) writeback.Pool {
+func reportPool(n *v1alpha1.NodeOS) Pool {
 	c := n.Status.Counts
-	out := writeback.Pool{
-		Name: n.Name, Wanted: n.Spec.OS.Version, Digest: digestOf(n.Spec.OS.Image), State: "Updating",
+	out := Pool{
+		Name: n.Name, Desired: n.Spec.OS.Version, Digest: digestOf(n.Spec.OS.Image), State: "Updating",
 		Updated: int(c.Updated), Total: int(c.Total), Staged: int(c.Staged), InFlight: int(c.InFlight), Failed: int(c.Failed), Held: int(c.Held),
 	}
 	if n.Status.Committed != nil {
-		out.Now = n.Status.Committed.Version
+		out.Current = n.Status.Committed.Version
 	}
 	if ready := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
 		out.Since = ready.LastTransitionTime.Time
 		if ready.Status == metav1.ConditionTrue {
-			out.State = "Level"
+			out.State = "Complete"
 		}
 	}
-	out.State = stateWord(n.Status.Conditions, out.State)
+	out.State = heldState(n.Status.Conditions, out.State)
 	if meta.IsStatusConditionTrue(n.Status.Conditions, v1alpha1.ConditionHalted) {
 		out.State = "Halted"
 	}
 	if meta.IsStatusConditionFalse(n.Status.Conditions, v1alpha1.ConditionOSVerified) {
-		out.State = "Refused"
+		out.State = "Rejected"
 	}
 	for _, f := range n.Status.InFlight {
 		message := f.State
 		if f.Blocking != "" {
 			message += ": " + f.Blocking
 		}
-		out.Blocking = append(out.Blocking, writeback.Blocking{Object: f.Host, Message: message, Since: timeOf(f.Since)})
+		out.Blocking = append(out.Blocking, Blocking{Object: f.Host, Message: message, Since: timeOf(f.Since)})
 	}
 	return out
 }
 
-// stateWord replaces a state by what holds the object, if something does.
-func stateWord(conditions []metav1.Condition, state string) string {
+// heldState returns Paused or Waiting for an object that is held, else state.
+func heldState(conditions []metav1.Condition, state string) string {
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	if ready == nil || ready.Status == metav1.ConditionTrue {
 		return state
@@ -175,9 +162,9 @@ func stateWord(conditions []metav1.Condition, state string) string {
 	}
 }
 
-// reportConditions picks what people should know of: what isn't as it should be.
-func reportConditions(object string, conditions []metav1.Condition) []writeback.Condition {
-	var out []writeback.Condition
+// unhealthy returns the conditions of an object that report a problem.
+func unhealthy(object string, conditions []metav1.Condition) []Condition {
+	var out []Condition
 	for _, c := range conditions {
 		bad := false
 		switch c.Type {
@@ -189,7 +176,7 @@ func reportConditions(object string, conditions []metav1.Condition) []writeback.
 			bad = c.Status == metav1.ConditionTrue
 		}
 		if bad {
-			out = append(out, writeback.Condition{
+			out = append(out, Condition{
 				Object: object, Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message, Since: c.LastTransitionTime.Time,
 			})
 		}
