@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status folds what workers, sources and rollouts report into what
-// people read: conditions, progress and history. It is pure: the same facts
-// and the same previous status give the same result, times are arguments, and
-// nothing here decides what the reconciler does next.
+// Package status converts the state of workers and sources into the status of
+// the declared objects: conditions, progress and history. It is pure: the same
+// facts and the same previous status give the same result.
 package status
 
 import (
@@ -17,11 +16,10 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 )
 
-// maxMessage bounds a condition's message; the API allows 32,768 bytes, people
-// read less.
+// maxMessage bounds a condition's message in bytes; the API allows 32,768.
 const maxMessage = 1024
 
-// The limits that the schema sets.
+// Limits of the schema.
 const (
 	maxBlocking = 20
 	maxHistory  = 100
@@ -36,7 +34,8 @@ const (
 	maxCapability   = 128
 )
 
-// Condition is one condition before it has a time.
+// Condition is a condition without times and generation. True, False, Unknown
+// and If build one; Fold makes a metav1.Condition of it.
 type Condition struct {
 	Type    string
 	Status  metav1.ConditionStatus
@@ -44,17 +43,31 @@ type Condition struct {
 	Message string
 }
 
-// Bool returns True or False.
-func Bool(b bool) metav1.ConditionStatus {
-	if b {
-		return metav1.ConditionTrue
-	}
-	return metav1.ConditionFalse
+// True returns a condition with status True.
+func True(typ, reason, message string) Condition {
+	return Condition{Type: typ, Status: metav1.ConditionTrue, Reason: reason, Message: message}
 }
 
-// Fold sets the wanted conditions over the previous ones, keeps the transition
-// time of those whose status didn't change, and removes the ones listed in
-// gone. The previous slice isn't changed.
+// False returns a condition with status False.
+func False(typ, reason, message string) Condition {
+	return Condition{Type: typ, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+// Unknown returns a condition with status Unknown.
+func Unknown(typ, reason, message string) Condition {
+	return Condition{Type: typ, Status: metav1.ConditionUnknown, Reason: reason, Message: message}
+}
+
+// If returns a condition with status True if ok, else False.
+func If(ok bool, typ, reason, message string) Condition {
+	if ok {
+		return True(typ, reason, message)
+	}
+	return False(typ, reason, message)
+}
+
+// Fold returns prev with the conditions of want set and those of gone removed.
+// The transition time changes only with the status. prev isn't changed.
 func Fold(prev []metav1.Condition, generation int64, now metav1.Time, want []Condition, gone ...string) []metav1.Condition {
 	out := slices.Clone(prev)
 	for _, c := range want {
@@ -73,8 +86,7 @@ func Fold(prev []metav1.Condition, generation int64, now metav1.Time, want []Con
 	return out
 }
 
-// oneLine joins the lines of a message: an error that has one problem a line
-// stays readable in a condition.
+// oneLine joins the lines of a message by "; ".
 func oneLine(message string) string {
 	if !strings.Contains(message, "\n") {
 		return message
@@ -86,6 +98,14 @@ func oneLine(message string) string {
 		}
 	}
 	return strings.Join(parts, "; ")
+}
+
+// Bool returns True or False.
+func Bool(b bool) metav1.ConditionStatus {
+	if b {
+		return metav1.ConditionTrue
+	}
+	return metav1.ConditionFalse
 }
 
 // clipAll cuts a list and each of its lines to the schema's limits.

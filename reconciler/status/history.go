@@ -15,32 +15,32 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
-// The states of an entry, as the API has them.
+// States of an entry.
 const (
 	completed = string(worker.HistoryCompleted)
 	partial   = string(worker.HistoryPartial)
 )
 
-// history merges what this process started into what stood there. Both lists
-// are newest first. The newest entry tells how many of the facts are news: an
-// entry that was pruned is not made again, however often its fact is told.
+// history merges the releases started by this process into the previous history.
+// Both lists are newest first. Facts older than the newest entry are recorded
+// already: a pruned entry isn't added again.
 func history(prev []v1alpha1.ReleaseHistory, facts []worker.HistoryFact, rollback *v1alpha1.Rollback) []v1alpha1.ReleaseHistory {
 	out := slices.Clone(prev)
-	news := unrecorded(out, facts)
+	added := unrecorded(out, facts)
 	next := 0
-	for k := news; k < len(facts); k++ {
+	for k := added; k < len(facts); k++ {
 		if i := place(out[next:], facts, k); i >= 0 {
 			update(&out[next+i], &facts[k])
 			next += i + 1
 		}
 	}
-	for k := news - 1; k >= 0; k-- {
-		out = begin(out, &facts[k], rollback)
+	for k := added - 1; k >= 0; k-- {
+		out = startEntry(out, &facts[k], rollback)
 	}
 	return prune(out)
 }
 
-// unrecorded returns how many of the facts came after the newest entry.
+// unrecorded returns the number of facts after the newest entry.
 func unrecorded(list []v1alpha1.ReleaseHistory, facts []worker.HistoryFact) int {
 	if len(list) == 0 {
 		return len(facts)
@@ -56,7 +56,7 @@ func unrecorded(list []v1alpha1.ReleaseHistory, facts []worker.HistoryFact) int 
 	return len(facts)
 }
 
-// place returns the entry of fact k, -1 if it was pruned.
+// place returns the index of the entry of fact k, -1 if it was pruned.
 func place(list []v1alpha1.ReleaseHistory, facts []worker.HistoryFact, k int) int {
 	if i := slices.IndexFunc(list, func(h v1alpha1.ReleaseHistory) bool { return started(&h, &facts[k]) }); i >= 0 {
 		return i
@@ -72,26 +72,26 @@ func place(list []v1alpha1.ReleaseHistory, facts []worker.HistoryFact, k int) in
 	return -1
 }
 
-// started reports whether the entry is that of the fact.
+// started reports whether the entry is the fact's own.
 func started(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) bool {
 	return sameEntry(h, f.Release) && h.StartedTime.Equal(stamp(f.Started))
 }
 
-// resumed reports whether the fact, which has to be the first of its process,
-// goes on with what an earlier process began.
+// resumed reports whether the fact, the first of its process, continues the entry
+// of an earlier process.
 func resumed(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) bool {
 	return sameEntry(h, f.Release) && h.StartedTime.Before(stamp(f.Started))
 }
 
-// sameEntry reports whether the entry is about the release. A path is another
-// release at each revision.
+// sameEntry reports whether the entry is about the release. Each revision of a
+// path is a release of its own.
 func sameEntry(h *v1alpha1.ReleaseHistory, r worker.Release) bool {
 	return r.Identity.Equal(payload.Identity{Version: h.Version, Image: h.Image, Path: h.Path}) &&
 		(r.Path == "" || h.Revision == sanitize.Clip(r.Revision, maxRevision))
 }
 
-// update tells an entry what became of it. What was level once stays so, and
-// what only an earlier process knew stays too.
+// update updates an entry. A completed entry stays completed, and facts that only
+// an earlier process had stay.
 func update(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) {
 	if h.State != completed {
 		h.State = string(f.State)
@@ -108,8 +108,8 @@ func update(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) {
 	}
 }
 
-// begin puts an entry on top; the one below it has ended.
-func begin(list []v1alpha1.ReleaseHistory, f *worker.HistoryFact, rollback *v1alpha1.Rollback) []v1alpha1.ReleaseHistory {
+// startEntry adds an entry and ends the previous one.
+func startEntry(list []v1alpha1.ReleaseHistory, f *worker.HistoryFact, rollback *v1alpha1.Rollback) []v1alpha1.ReleaseHistory {
 	h := v1alpha1.ReleaseHistory{Version: f.Version, Image: f.Image, Path: f.Path, StartedTime: *stamp(f.Started)}
 	update(&h, f)
 	if len(list) > 0 {
@@ -124,7 +124,7 @@ func begin(list []v1alpha1.ReleaseHistory, f *worker.HistoryFact, rollback *v1al
 	return slices.Insert(list, 0, h)
 }
 
-// prune drops the least telling entries.
+// prune drops the entries with the lowest rank.
 func prune(list []v1alpha1.ReleaseHistory) []v1alpha1.ReleaseHistory {
 	for len(list) > maxHistory {
 		ranks := ranked(list)
@@ -139,19 +139,19 @@ func prune(list []v1alpha1.ReleaseHistory) []v1alpha1.ReleaseHistory {
 	return list
 }
 
-// What makes an entry telling, with the weights of OpenShift's history: some
-// are never dropped, some minor versions' ends rather not, an attempt on the
-// way between two patches before anything else, and the older the sooner.
+// Ranks of entries, with the weights of OpenShift's history: the newest, the
+// first and the last completed entry stay; the first and last of a minor version
+// outrank others; attempts between two patch versions and old entries go first.
 const (
-	rankKept       = 1000.0
+	rankPinned     = 1000.0
 	rankMinorEnd   = 30.0
 	rankTransition = 20.0
 	rankPatch      = -20.0
 	rankAge        = -1.01
-	newestKept     = 5
+	newestPinned   = 5
 )
 
-// ranked returns how telling each entry is.
+// ranked returns the rank of each entry.
 func ranked(list []v1alpha1.ReleaseHistory) []float64 {
 	minors := make([]string, len(list))
 	first, last := map[string]int{}, map[string]int{}
@@ -172,8 +172,8 @@ func ranked(list []v1alpha1.ReleaseHistory) []float64 {
 	ranks := make([]float64, len(list))
 	for i := range list {
 		ranks[i] = rankAge * float64(i)
-		if i < newestKept || i == latest || i == len(list)-1 {
-			ranks[i] += rankKept
+		if i < newestPinned || i == latest || i == len(list)-1 {
+			ranks[i] += rankPinned
 		}
 		switch {
 		case list[i].State != completed && withinMinor(list, minors, i):
@@ -187,8 +187,8 @@ func ranked(list []v1alpha1.ReleaseHistory) []float64 {
 	return ranks
 }
 
-// withinMinor reports whether what was level before and after entry i is of its
-// minor version.
+// withinMinor reports whether the completed entries next to entry i have its minor
+// version.
 func withinMinor(list []v1alpha1.ReleaseHistory, minors []string, i int) bool {
 	for j := i + 1; j < len(list); j++ {
 		if list[j].State == completed {
@@ -206,8 +206,8 @@ func withinMinor(list []v1alpha1.ReleaseHistory, minors []string, i int) bool {
 	return true
 }
 
-// minorOf is the minor version that a version belongs to; a version that isn't
-// semantic is one of its own.
+// minorOf returns the minor version of a version, and a version that isn't
+// semantic unchanged.
 func minorOf(of string) string {
 	v, err := version.Parse(of)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
-// factOf is a release that was begun so long after start, and was level a
-// minute later if done.
+// factOf returns a release that started at start plus at and, if done, completed
+// a minute later.
 func factOf(version string, at time.Duration, done bool) worker.HistoryFact {
 	h := worker.HistoryFact{Release: release(version, imageA), State: worker.HistoryPartial, Started: start.Add(at)}
 	h.Checked = true
@@ -30,8 +30,8 @@ func factOf(version string, at time.Duration, done bool) worker.HistoryFact {
 	return h
 }
 
-// words are the entries, newest first.
-func words(list []v1alpha1.ReleaseHistory) []string {
+// entries formats the entries, newest first.
+func entries(list []v1alpha1.ReleaseHistory) []string {
 	var out []string
 	for i := range list {
 		out = append(out, list[i].Version+" "+list[i].State)
@@ -41,26 +41,26 @@ func words(list []v1alpha1.ReleaseHistory) []string {
 
 func TestHistoryContinuesAfterARestart(t *testing.T) {
 	list := history(nil, []worker.HistoryFact{factOf("1.0.0", 0, true)}, nil)
-	// A new process goes on with 1.0.0, then is told 1.1.0, then 1.0.0 again.
+	// A new process continues 1.0.0, then updates to 1.1.0, then to 1.0.0 again.
 	restarted := []worker.HistoryFact{factOf("1.0.0", time.Hour, true)}
 	list = history(list, restarted, nil)
 	if len(list) != 1 {
-		t.Fatalf("a restart made another entry: %v", list)
+		t.Fatalf("a restart added an entry: %v", list)
 	}
 	restarted = append([]worker.HistoryFact{factOf("1.1.0", 2*time.Hour, false)}, restarted...)
 	list = history(list, restarted, nil)
 	restarted = append([]worker.HistoryFact{factOf("1.0.0", 3*time.Hour, true)}, restarted...)
 	list = history(history(list, restarted, nil), restarted, nil)
-	if diff := cmp.Diff([]string{"1.0.0 Completed", "1.1.0 Partial", "1.0.0 Completed"}, words(list)); diff != "" {
+	if diff := cmp.Diff([]string{"1.0.0 Completed", "1.1.0 Partial", "1.0.0 Completed"}, entries(list)); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)
 	}
 	if list[1].CompletionTime == nil {
-		t.Error("a superseded entry has no end")
+		t.Error("a superseded entry has no completion time")
 	}
 }
 
-// A process that goes on with an update doesn't evaluate its preconditions
-// again, and so doesn't know what was waived.
+// A process that resumes an update doesn't evaluate its preconditions again and
+// has no waived violations.
 func TestAResumedUpdateKeepsItsAcceptedRisks(t *testing.T) {
 	first := factOf("1.1.0", 0, false)
 	first.AcceptedRisks = []string{"GiantHop: two minors"}
@@ -72,7 +72,7 @@ func TestAResumedUpdateKeepsItsAcceptedRisks(t *testing.T) {
 	}
 }
 
-func TestAPathIsAnotherReleaseAtEachRevision(t *testing.T) {
+func TestEachRevisionOfAPathIsARelease(t *testing.T) {
 	at := func(path, revision string, when time.Duration) worker.HistoryFact {
 		f := factOf("1.0.0", when, true)
 		f.Image, f.Path, f.Revision = "", path, revision
@@ -81,7 +81,6 @@ func TestAPathIsAnotherReleaseAtEachRevision(t *testing.T) {
 	var facts []worker.HistoryFact
 	for i, f := range []worker.HistoryFact{at("site", "main@sha1:1", 0), at("other", "main@sha1:1", time.Hour), at("other", "main@sha1:2", 2*time.Hour)} {
 		facts = slices.Insert(facts, 0, f)
-		// Each in a process of its own, which knows its last fact only.
 		list := history(nil, facts, nil)
 		if len(list) != i+1 || list[0].Path != f.Path || list[0].Revision != f.Revision {
 			t.Errorf("history after %s at %s: %+v", f.Path, f.Revision, list)
@@ -89,17 +88,17 @@ func TestAPathIsAnotherReleaseAtEachRevision(t *testing.T) {
 	}
 	list := history(history(nil, facts[1:], nil), facts[:1], nil)
 	if len(list) != 3 {
-		t.Errorf("another revision of a path continued the entry of the one before: %+v", list)
+		t.Errorf("another revision of a path continued the previous entry: %+v", list)
 	}
 }
 
-func TestTheReasonOfARollbackStandsInTheHistory(t *testing.T) {
+func TestTheHistoryHasTheReasonOfARollback(t *testing.T) {
 	rollback := &v1alpha1.Rollback{To: "1.0.0", Reason: "1.1 loses data"}
 	facts := []worker.HistoryFact{factOf("1.1.0", time.Hour, true), factOf("1.0.0", 0, true)}
 	list := history(nil, facts, rollback)
 	facts = slices.Insert(facts, 0, factOf("1.0.0", 2*time.Hour, false))
 	list = history(list, facts, rollback)
-	list = history(list, facts, nil) // It's spent.
+	list = history(list, facts, nil) // spec.rollback is consumed
 	var got []string
 	for i := range list {
 		got = append(got, list[i].RollbackReason)
@@ -109,9 +108,8 @@ func TestTheReasonOfARollbackStandsInTheHistory(t *testing.T) {
 	}
 }
 
-// A fact is told at each look. One whose entry was pruned was added again on
-// top of the list, and the current entry ended by it.
-func TestAPrunedEntryDoesNotComeBack(t *testing.T) {
+// Every reconciliation passes all facts, also those of pruned entries.
+func TestAPrunedEntryIsNotAddedAgain(t *testing.T) {
 	var list []v1alpha1.ReleaseHistory
 	var facts []worker.HistoryFact
 	for i := range maxHistory + 20 {
@@ -127,7 +125,7 @@ func TestAPrunedEntryDoesNotComeBack(t *testing.T) {
 	}
 }
 
-func TestTheTellingEntriesStay(t *testing.T) {
+func TestEntriesOfLowRankArePrunedFirst(t *testing.T) {
 	// Newest first: c is completed, p partial.
 	list := func(entries ...string) (out []v1alpha1.ReleaseHistory) {
 		for i, e := range entries {
@@ -145,34 +143,33 @@ func TestTheTellingEntriesStay(t *testing.T) {
 		entries []string
 		drop    string
 	}{
-		"an attempt between patches goes first":           {[]string{"1.2.9 c", "1.2.8 c", "1.2.7 p", "1.2.6 c", "1.1.9 p", "1.1.8 c", "1.0.0 c"}, "1.2.7"},
-		"then what was level in the middle of a minor":    {[]string{"1.2.9 c", "1.2.8 c", "1.2.6 c", "1.1.9 p", "1.1.8 c", "1.0.0 c"}, "1.2.8"},
-		"then an attempt on the way to another minor":     {[]string{"1.2.9 c", "1.2.6 c", "1.1.9 p", "1.1.8 c", "1.0.0 c"}, "1.1.9"},
-		"then the ends of a minor, the oldest first":      {[]string{"1.2.9 c", "1.2.6 c", "1.1.8 c", "1.0.0 c"}, "1.1.8"},
-		"what was level last stays, and the first of all": {[]string{"1.2.9 c", "1.2.6 c", "1.0.0 p"}, "1.2.6"},
+		"an attempt between patch versions is first":     {[]string{"1.2.9 c", "1.2.8 c", "1.2.7 p", "1.2.6 c", "1.1.9 p", "1.1.8 c", "1.0.0 c"}, "1.2.7"},
+		"then a completed patch within a minor version":  {[]string{"1.2.9 c", "1.2.8 c", "1.2.6 c", "1.1.9 p", "1.1.8 c", "1.0.0 c"}, "1.2.8"},
+		"then an attempt at another minor version":       {[]string{"1.2.9 c", "1.2.6 c", "1.1.9 p", "1.1.8 c", "1.0.0 c"}, "1.1.9"},
+		"then the ends of a minor version, oldest first": {[]string{"1.2.9 c", "1.2.6 c", "1.1.8 c", "1.0.0 c"}, "1.1.8"},
+		"the last completed and the first entry stay":    {[]string{"1.2.9 c", "1.2.6 c", "1.0.0 p"}, "1.2.6"},
 	} {
 		all := list(append(slices.Clone(newest), tc.entries...)...)
 		ranks := ranked(all)
 		lowest := slices.Index(ranks, slices.Min(ranks))
 		if got := all[lowest].Version; got != tc.drop {
-			t.Errorf("%s: %s would go, want %s (%v)", name, got, tc.drop, ranks)
+			t.Errorf("%s: %s has the lowest rank, want %s (%v)", name, got, tc.drop, ranks)
 		}
 	}
 }
 
-// Any run of facts, over any number of processes.
 func TestAnyHistoryIsBoundedAndStable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []v1alpha1.ReleaseHistory
 		var facts []worker.HistoryFact
 		at := time.Duration(0)
 		versions := []string{"1.0.0", "1.0.1", "1.1.0", "2.0.0", "next"}
-		look := func() {
+		check := func() {
 			list = history(list, facts, nil)
 			if again := history(list, facts, nil); !reflect.DeepEqual(list, again) {
 				t.Fatalf("the same facts once more (-before +after):\n%s", cmp.Diff(list, again))
 			}
-			holds(t, list, facts)
+			checkHistory(t, list, facts)
 		}
 		for range rapid.IntRange(1, 300).Draw(t, "events") {
 			at += time.Duration(rapid.IntRange(1, 4).Draw(t, "seconds")) * time.Second
@@ -187,7 +184,7 @@ func TestAnyHistoryIsBoundedAndStable(t *testing.T) {
 			default:
 				version := rapid.SampledFrom(versions).Draw(t, "version")
 				if len(facts) > 0 && facts[0].Version == version {
-					continue // A worker doesn't begin anew with what it has.
+					continue // A worker doesn't start the release that it runs.
 				}
 				facts = slices.Clone(facts)
 				if len(facts) > 0 && facts[0].Ended.IsZero() {
@@ -195,15 +192,15 @@ func TestAnyHistoryIsBoundedAndStable(t *testing.T) {
 				}
 				facts = append([]worker.HistoryFact{factOf(version, at, false)}, facts[:min(len(facts), maxHistory-1)]...)
 			}
-			if rapid.IntRange(0, 2).Draw(t, "look") > 0 {
-				look()
+			if rapid.IntRange(0, 2).Draw(t, "check") > 0 {
+				check()
 			}
 		}
-		look()
+		check()
 	})
 }
 
-func holds(t *rapid.T, list []v1alpha1.ReleaseHistory, facts []worker.HistoryFact) {
+func checkHistory(t *rapid.T, list []v1alpha1.ReleaseHistory, facts []worker.HistoryFact) {
 	if len(list) > maxHistory {
 		t.Fatalf("%d entries", len(list))
 	}
@@ -215,10 +212,10 @@ func holds(t *rapid.T, list []v1alpha1.ReleaseHistory, facts []worker.HistoryFac
 			continue
 		}
 		if list[i].CompletionTime == nil {
-			t.Fatalf("entry %d, %s, hasn't ended", i, list[i].Version)
+			t.Fatalf("entry %d, %s, has no completion time", i, list[i].Version)
 		}
 		if !list[i].StartedTime.Before(&list[i-1].StartedTime) {
-			t.Fatalf("entry %d began at %s, the one above it at %s", i, list[i].StartedTime, list[i-1].StartedTime)
+			t.Fatalf("entry %d started at %s, the newer one at %s", i, list[i].StartedTime, list[i-1].StartedTime)
 		}
 	}
 }

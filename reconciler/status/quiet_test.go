@@ -17,18 +17,18 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
-func TestEachProblemOfAnErrorStaysApartInAMessage(t *testing.T) {
-	got := Fold(nil, 1, metav1.NewTime(start), []Condition{{v1alpha1.ConditionReady, metav1.ConditionFalse, "Invalid", "a.yaml:1: unknown field x\n\n  b.yaml:2: no name\n"}})
+func TestLinesOfAnErrorAreSeparatedInAMessage(t *testing.T) {
+	got := Fold(nil, 1, metav1.NewTime(start), []Condition{False(v1alpha1.ConditionReady, "Invalid", "a.yaml:1: unknown field x\n\n  b.yaml:2: no name\n")})
 	if want := "a.yaml:1: unknown field x; b.yaml:2: no name"; got[0].Message != want {
 		t.Errorf("message = %q, want %q", got[0].Message, want)
 	}
 }
 
-// The time of the next try in a message would write status, and a commit on
-// the status branch, at each try.
-func TestARepeatedRefusalChangesNothing(t *testing.T) {
+// The time of the next attempt in a message would cause a status patch and a
+// status commit for each attempt.
+func TestARepeatedRejectionChangesNothing(t *testing.T) {
 	facts := func(attempt int, at time.Time) ReleaseFacts {
-		w := level("1.1.0", imageA)
+		w := complete("1.1.0", imageA)
 		w.Load = worker.LoadStatus{
 			Desired: worker.Desired{Identity: payload.Identity{Version: "1.2.0", Image: imageB}}, Attempt: attempt, RetryAt: at.Add(time.Minute),
 			Failure: &worker.UpdateError{Code: "Unsigned", Message: "no signature", Retry: true},
@@ -38,14 +38,14 @@ func TestARepeatedRefusalChangesNothing(t *testing.T) {
 	first := Release(v1alpha1.ClusterReleaseStatus{}, facts(1, start))
 	second := Release(first, facts(2, start.Add(10*time.Minute)))
 	if diff := cmp.Diff(first, second); diff != "" {
-		t.Errorf("status after the second try (-first +second):\n%s", diff)
+		t.Errorf("status after the second attempt (-first +second):\n%s", diff)
 	}
 }
 
-// A worker that was just started knows what was applied from the store only,
-// without who signed it.
-func TestARestartKeepsWhoSignedWhatIsApplied(t *testing.T) {
-	before := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.1.0", imageA), Generation: 1, Worker: level("1.1.0", imageA), Now: start})
+// A new worker has the applied release of the persisted state, without its
+// signers.
+func TestARestartKeepsTheSignersOfTheAppliedRelease(t *testing.T) {
+	before := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: spec("1.1.0", imageA), Generation: 1, Worker: complete("1.1.0", imageA), Now: start})
 	fresh := &worker.SyncWorkerStatus{Applied: worker.Release{Desired: worker.Desired{Identity: payload.Identity{Version: "1.1.0", Image: imageA}}}}
 	after := Release(before, ReleaseFacts{Spec: spec("1.1.0", imageA), Generation: 1, Worker: fresh, Now: start.Add(time.Hour)})
 	if diff := cmp.Diff(before.Applied, after.Applied); diff != "" {
@@ -53,20 +53,20 @@ func TestARestartKeepsWhoSignedWhatIsApplied(t *testing.T) {
 	}
 }
 
-func TestAnExpiredOverrideHoldsNothingBack(t *testing.T) {
+func TestAnExpiredOverrideDoesNotBlockUpgrades(t *testing.T) {
 	s := spec("1.1.0", imageA)
 	expires := metav1.NewTime(start)
 	s.Overrides = []v1alpha1.Override{{Kind: "Deployment", Name: "api", Unmanaged: true, Expires: &expires}}
 	for now, want := range map[time.Time]metav1.ConditionStatus{start.Add(-time.Second): metav1.ConditionFalse, start: metav1.ConditionTrue} {
-		got := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: s, Worker: level("1.1.0", imageA), Now: now})
+		got := Release(v1alpha1.ClusterReleaseStatus{}, ReleaseFacts{Spec: s, Worker: complete("1.1.0", imageA), Now: now})
 		if c := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionUpgradeable); c.Status != want {
 			t.Errorf("Upgradeable at %s = %s, want %s", now, c.Status, want)
 		}
 	}
 }
 
-func TestAnEditThatIsBeingPutBackIsNotStalled(t *testing.T) {
-	for _, w := range []*worker.SyncWorkerStatus{nil, level("1.1.0", imageA)} {
+func TestAnEditThatIsBeingRevertedIsNotStalled(t *testing.T) {
+	for _, w := range []*worker.SyncWorkerStatus{nil, complete("1.1.0", imageA)} {
 		facts := ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: w, Now: start, Held: HeldBy{Reason: ReasonNotFromSource, Message: "edited", Transient: true}}
 		got := conditions(Release(v1alpha1.ClusterReleaseStatus{}, facts))
 		if want := "Ready=False Reconciling=True Stalled=False"; !strings.HasPrefix(got, want) {
@@ -75,7 +75,7 @@ func TestAnEditThatIsBeingPutBackIsNotStalled(t *testing.T) {
 	}
 }
 
-func TestUpgradeableNamesAllThatObjects(t *testing.T) {
+func TestUpgradeableNamesAllObjections(t *testing.T) {
 	unmanaged := spec("1.1.0", imageA)
 	unmanaged.Overrides = []v1alpha1.Override{{Kind: "Deployment", Name: "api", Unmanaged: true}}
 	etcd := Objection{"ClusterOperator/etcd", "EtcdDegraded", "a member is down"}
@@ -84,15 +84,15 @@ func TestUpgradeableNamesAllThatObjects(t *testing.T) {
 		status          metav1.ConditionStatus
 		reason, message string
 	}{
-		"nothing": {ReleaseFacts{Spec: spec("1.1.0", imageA)}, metav1.ConditionTrue, ReasonAsExpected, "nothing holds updates back"},
+		"nothing": {ReleaseFacts{Spec: spec("1.1.0", imageA)}, metav1.ConditionTrue, ReasonAsExpected, "updates are allowed"},
 		"one":     {ReleaseFacts{Spec: spec("1.1.0", imageA), Objections: []Objection{etcd}}, metav1.ConditionFalse, "EtcdDegraded", "ClusterOperator/etcd: a member is down"},
 		"two": {
 			ReleaseFacts{Spec: unmanaged, Objections: []Objection{etcd}},
 			metav1.ConditionFalse, ReasonMultiple,
-			"1 objects are unmanaged by overrides; a new minor version may not fit them; ClusterOperator/etcd: a member is down",
+			"1 objects unmanaged by overrides; a new minor version may be incompatible with them; ClusterOperator/etcd: a member is down",
 		},
 	} {
-		tc.facts.Worker, tc.facts.Now = level("1.1.0", imageA), start
+		tc.facts.Worker, tc.facts.Now = complete("1.1.0", imageA), start
 		got := Release(v1alpha1.ClusterReleaseStatus{}, tc.facts)
 		c := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionUpgradeable)
 		if c.Status != tc.status || c.Reason != tc.reason || c.Message != tc.message {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
-// Reasons that this package gives by itself; all others come from the errors.
+// Reasons of this package; all others come from errors.
 const (
 	ReasonAsExpected    = "AsExpected"
 	ReasonApplied       = "Applied"
@@ -35,46 +35,44 @@ const (
 	ReasonDependency    = "DependencyNotReady"
 )
 
-// ReleaseFacts is everything that a ClusterRelease's status is made from.
+// ReleaseFacts is the input of Release.
 type ReleaseFacts struct {
-	// Spec is what the object says now, Generation its generation.
+	// Spec is the live spec, Generation its generation.
 	Spec       v1alpha1.ClusterReleaseSpec
 	Generation int64
-	// Worker is the worker's own status; nil before there is a worker.
+	// Worker is the status of the worker, nil without a worker.
 	Worker *worker.SyncWorkerStatus
-	// Held is why nothing may act on the object now: a brake, or that the spec
-	// isn't what the source said. Empty: nothing holds it.
+	// Held is why the release isn't reconciled: a pause, or a spec that differs
+	// from the declared one. Zero if it is reconciled.
 	Held HeldBy
-	// Waiting says for which other release this one waits, "" for none.
+	// Waiting is the message on an incomplete dependency, "" for none.
 	Waiting string
-	// Objections are what in the cluster speaks against an upgrade, besides
-	// the overrides.
+	// Objections are objects that block an upgrade, besides overrides.
 	Objections []Objection
-	// Insecure are the development doors that are open.
+	// Insecure are the active insecure options.
 	Insecure []string
-	// Yielded are fields that were left to other controllers, one line each.
+	// Yielded are the fields yielded to other managers, one line each.
 	Yielded []string
 	// Now is the time of the observation.
 	Now time.Time
 }
 
-// Objection is a part of the cluster that speaks against an upgrade.
+// Objection is an object of the cluster that blocks an upgrade.
 type Objection struct {
 	// Name is the object; Reason and Message are its own.
 	Name, Reason, Message string
 }
 
-// HeldBy says what holds an object, and in which words.
+// HeldBy is why an object isn't reconciled.
 type HeldBy struct {
 	Reason  string
 	Message string
-	// Transient says that it ends without anybody's doing.
+	// Transient holds end automatically; all others need an operator.
 	Transient bool
 }
 
-// refusals are the reasons of failures that speak of trust; they show in
-// ReleaseVerified as well.
-var refusals = []string{
+// trustReasons are the reasons of load failures that ReleaseVerified reports too.
+var trustReasons = []string{
 	"Unsigned", "WrongAuthority", "WrongDigest", "NameMismatch", "ThresholdNotMet", "Revoked", "Expired",
 	"BelowFloor", "Rollback", "Stale", "PolicyMissing", "UnpinnedImage",
 }
@@ -86,8 +84,7 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 	next.Desired = &v1alpha1.ReleaseRef{Version: f.Spec.Desired.Version, Image: f.Spec.Desired.Image, Path: f.Spec.Desired.Path}
 	if f.Worker != nil {
 		w := f.Worker
-		// After a restart the worker knows nothing yet: what was observed
-		// before stands until it does.
+		// A new worker has no accepted release yet: the previous status stays.
 		if w.Actual.Version != "" {
 			next.Accepted = releaseRef(w.Actual)
 			next.VersionHash = w.VersionHash
@@ -107,7 +104,7 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 	return next
 }
 
-// payloadFacts are nil where there is nothing to say of the payload.
+// payloadFacts returns nil for a payload without warnings and exclusions.
 func payloadFacts(w *worker.SyncWorkerStatus) *v1alpha1.PayloadStatus {
 	if len(w.Warnings) == 0 && w.Excluded == 0 {
 		return nil
@@ -118,7 +115,7 @@ func payloadFacts(w *worker.SyncWorkerStatus) *v1alpha1.PayloadStatus {
 	}
 }
 
-// capabilities are nil where the release has none.
+// capabilities returns nil for a release without capabilities.
 func capabilities(w *worker.SyncWorkerStatus) *v1alpha1.CapabilitiesStatus {
 	if len(w.EnabledCapabilities) == 0 {
 		return nil
@@ -129,8 +126,7 @@ func capabilities(w *worker.SyncWorkerStatus) *v1alpha1.CapabilitiesStatus {
 	}
 }
 
-// sameRelease reports whether ref is the release. A worker that only remembers
-// what was applied before its process began doesn't know who signed it.
+// sameRelease reports whether ref is the release.
 func sameRelease(ref *v1alpha1.ReleaseRef, r worker.Release) bool {
 	return ref != nil && r.Identity.Equal(payload.Identity{Version: ref.Version, Image: ref.Image, Path: ref.Path})
 }
@@ -145,8 +141,7 @@ func releaseRef(r worker.Release) *v1alpha1.ReleaseRef {
 	}
 }
 
-// progress shows the worker's position; fractions of a second are cut, since
-// they would only make writes.
+// progress returns the worker's progress; times are cut to seconds.
 func progress(prev *v1alpha1.ReleaseProgress, w *worker.SyncWorkerStatus) *v1alpha1.ReleaseProgress {
 	p := &v1alpha1.ReleaseProgress{
 		State:    workerState(w),
@@ -162,11 +157,10 @@ func progress(prev *v1alpha1.ReleaseProgress, w *worker.SyncWorkerStatus) *v1alp
 		p.LastProgress = stamp(w.LastProgress)
 	}
 	if w.Actual.Version == "" && prev != nil {
-		// Nothing is accepted yet in this process: the last picture is better
-		// than 0 of 0.
-		kept := *prev.DeepCopy()
-		kept.Step = string(w.Load.Step)
-		return &kept
+		// After a restart the previous progress stays until a release is accepted.
+		out := *prev.DeepCopy()
+		out.Step = string(w.Load.Step)
+		return &out
 	}
 	for i, b := range w.Blocking {
 		if i == maxBlocking {
@@ -185,7 +179,7 @@ func progress(prev *v1alpha1.ReleaseProgress, w *worker.SyncWorkerStatus) *v1alp
 	return p
 }
 
-// workerState names the state as the release-side document does.
+// workerState returns Initial, Error, Reconciling or Updating.
 func workerState(w *worker.SyncWorkerStatus) string {
 	switch {
 	case w.Actual.Version == "":
@@ -199,7 +193,7 @@ func workerState(w *worker.SyncWorkerStatus) string {
 	}
 }
 
-// stamp cuts a time to seconds, as the API stores it; the zero time is nil.
+// stamp cuts a time to seconds, like the API; the zero time is nil.
 func stamp(t time.Time) *metav1.Time {
 	if t.IsZero() {
 		return nil
@@ -208,21 +202,16 @@ func stamp(t time.Time) *metav1.Time {
 	return &out
 }
 
-// releaseConditions decides the conditions from the new status.
+// releaseConditions returns the conditions for the new status.
 func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Condition {
 	if f.Waiting != "" && f.Held.Reason == "" {
 		f.Held = HeldBy{Reason: ReasonDependency, Message: f.Waiting, Transient: true}
 	}
 	if f.Worker == nil {
-		reason, message := ReasonPending, "waiting for the first look at the release"
-		if f.Held.Reason != "" {
-			reason, message = f.Held.Reason, f.Held.Message
+		if f.Held.Reason == "" {
+			f.Held = HeldBy{Reason: ReasonPending, Message: "waiting for the first reconciliation", Transient: true}
 		}
-		return []Condition{
-			{v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message},
-			{v1alpha1.ConditionReconciling, Bool(f.Held.Reason == "" || f.Held.Transient), reason, message},
-			{v1alpha1.ConditionStalled, Bool(f.Held.Reason != "" && !f.Held.Transient), reason, message},
-		}
+		return held(f.Held, f.Held.Message)
 	}
 	accepted, verified := acceptance(next, f)
 	available := availability(next)
@@ -232,116 +221,109 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 	return append(out, summary(next, f, accepted, failing, progressing)...)
 }
 
-// acceptance says whether the desired release was verified and loaded.
+// acceptance returns ReleaseAccepted and ReleaseVerified for the desired release.
 func acceptance(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) (accepted, verified Condition) {
 	w := f.Worker
-	accepted = Condition{v1alpha1.ConditionReleaseAccepted, metav1.ConditionUnknown, string(w.Load.Step), "looking at " + f.Spec.Desired.Version}
-	verified = Condition{v1alpha1.ConditionReleaseVerified, metav1.ConditionUnknown, ReasonPending, accepted.Message}
-	if accepted.Reason == "" {
-		accepted.Reason = ReasonPending
-	}
 	switch {
 	case w.Load.Failure != nil && w.Load.Desired.Version == f.Spec.Desired.Version:
-		accepted.Status, accepted.Reason = metav1.ConditionFalse, w.Load.Failure.Reason()
-		accepted.Message = withRetry(w.Load.Failure, "it won't pass until the release, the trust policy or the cluster changes")
-		verified = refusedYetVerified(verified, accepted, w.Load)
+		accepted = False(v1alpha1.ConditionReleaseAccepted, w.Load.Failure.Reason(),
+			withRetry(w.Load.Failure, "requires a change of the release, the trust policy or the cluster"))
+		return accepted, rejectedVerified(accepted, w.Load, f.Spec.Desired.Version)
 	case w.Actual.Identity.Equal(payload.Identity{Version: f.Spec.Desired.Version, Image: f.Spec.Desired.Image, Path: f.Spec.Desired.Path}) && selected(w):
-		accepted.Status, accepted.Reason = metav1.ConditionTrue, ReasonAccepted
-		accepted.Message = fmt.Sprintf("%s was verified and loaded", w.Actual.Version)
-		// As the status has them: a process that goes on with a release doesn't
-		// know them.
+		message := w.Actual.Version + " is verified and loaded"
+		// Risks and warnings come from the status: after a restart the worker
+		// doesn't have them.
 		if h := next.History; len(h) > 0 && sameEntry(&h[0], w.Actual) && h[0].AcceptedRisks != "" {
-			accepted.Message += "; accepted risks: " + h[0].AcceptedRisks
+			message += "; accepted risks: " + h[0].AcceptedRisks
 		}
 		if len(next.Warnings) > 0 {
-			accepted.Message += "; warnings: " + strings.Join(next.Warnings, "; ")
+			message += "; warnings: " + strings.Join(next.Warnings, "; ")
 		}
-		verified.Status = Bool(w.Actual.Verified)
-		verified.Reason, verified.Message = ReasonVerified, "signed by "+strings.Join(w.Actual.Evidence, ", ")
+		verified = True(v1alpha1.ConditionReleaseVerified, ReasonVerified, "signed by "+strings.Join(w.Actual.Evidence, ", "))
 		if !w.Actual.Verified {
-			verified.Reason, verified.Message = "Unsigned", "the process allows unsigned releases"
+			verified = False(v1alpha1.ConditionReleaseVerified, "Unsigned", "insecure options allow unsigned releases")
 		}
+		return True(v1alpha1.ConditionReleaseAccepted, ReasonAccepted, message), verified
 	}
-	return accepted, verified
+	reason := string(w.Load.Step)
+	if reason == "" {
+		reason = ReasonPending
+	}
+	message := loading(f.Spec.Desired.Version)
+	return Unknown(v1alpha1.ConditionReleaseAccepted, reason, message), Unknown(v1alpha1.ConditionReleaseVerified, ReasonPending, message)
 }
 
-// selected reports whether what is accepted has the manifests that are asked for
-// now: the same release may be asked for with another profile or capability.
+func loading(version string) string { return "verifying and loading " + version }
+
+// selected reports whether the accepted release has the desired selection of
+// manifests, which can change without the release.
 func selected(w *worker.SyncWorkerStatus) bool {
 	return w.Desired.Empty() || w.Actual.Selection.Equal(w.Desired.Selection)
 }
 
-// refusedYetVerified says of a refused release whether its signatures were
-// good. Preconditions and the trust policy share some names of reasons; by the
-// time of the former the signatures have passed.
-func refusedYetVerified(verified, accepted Condition, load worker.LoadStatus) Condition {
+// rejectedVerified returns ReleaseVerified of a rejected release. Preconditions
+// and the trust policy share some reasons; signatures are verified before
+// preconditions are checked.
+func rejectedVerified(accepted Condition, load worker.LoadStatus, version string) Condition {
 	late := load.Step == worker.StepPreconditionChecks || load.Step == worker.StepDryRun
-	trust := slices.Contains(refusals, accepted.Reason) && !late
 	switch {
-	case trust:
-		verified.Status, verified.Reason, verified.Message = metav1.ConditionFalse, accepted.Reason, accepted.Message
+	case slices.Contains(trustReasons, accepted.Reason) && !late:
+		return False(v1alpha1.ConditionReleaseVerified, accepted.Reason, accepted.Message)
 	case load.Verified:
-		verified.Status, verified.Reason = metav1.ConditionTrue, ReasonVerified
-		verified.Message = "signed by " + strings.Join(load.Evidence, ", ")
+		return True(v1alpha1.ConditionReleaseVerified, ReasonVerified, "signed by "+strings.Join(load.Evidence, ", "))
 	}
-	return verified
+	return Unknown(v1alpha1.ConditionReleaseVerified, ReasonPending, loading(version))
 }
 
-// withRetry ends an error's text with whether it may pass without anybody's
-// doing; never says what it takes if it may not. There is no time in it: that
-// of the next try would be a change of status at each try.
-func withRetry(err *worker.UpdateError, never string) string {
-	note := "; it is tried again by itself"
+// withRetry returns the message of an error and whether it is retried;
+// permanent is the note on an error that isn't transient. The time of the next
+// attempt isn't part of it, so that attempts don't change the status.
+func withRetry(err *worker.UpdateError, permanent string) string {
+	note := "; retried automatically"
 	if !err.Retriable() {
-		note = "; " + never
+		note = "; " + permanent
 	}
 	return sanitize.Clip(oneLine(err.Error()), maxMessage-len(note)) + note
 }
 
-// availability says whether a release was ever level here.
+// availability returns Available: whether any release has completed.
 func availability(next *v1alpha1.ClusterReleaseStatus) Condition {
 	if next.Applied == nil {
-		return Condition{v1alpha1.ConditionAvailable, metav1.ConditionFalse, ReasonPending, "no release was level yet"}
+		return False(v1alpha1.ConditionAvailable, ReasonPending, "no release has completed yet")
 	}
-	return Condition{v1alpha1.ConditionAvailable, metav1.ConditionTrue, ReasonApplied, next.Applied.Version + " was applied"}
+	return True(v1alpha1.ConditionAvailable, ReasonApplied, next.Applied.Version+" has completed")
 }
 
-// failure is about the accepted release, not about a refused target.
+// failure returns Failing, which is about the accepted release, not about a
+// rejected one.
 func failure(w *worker.SyncWorkerStatus) Condition {
 	if w.Failure != nil && w.Failure.Effect != worker.EffectNone && w.Failure.Effect != worker.EffectReport {
-		return Condition{
-			v1alpha1.ConditionFailing, metav1.ConditionTrue, w.Failure.Reason(),
-			withRetry(w.Failure, "it won't pass until the release or the cluster changes"),
-		}
+		return True(v1alpha1.ConditionFailing, w.Failure.Reason(), withRetry(w.Failure, "requires a change of the release or the cluster"))
 	}
-	return Condition{v1alpha1.ConditionFailing, metav1.ConditionFalse, ReasonAsExpected, "nothing fails"}
+	return False(v1alpha1.ConditionFailing, ReasonAsExpected, "no failures")
 }
 
-// progressing says how far the way to the accepted release is.
+// progressing returns Progressing for the accepted release.
 func progressing(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) Condition {
 	w := f.Worker
-	c := Condition{Type: v1alpha1.ConditionProgressing}
 	switch {
 	case f.Held.Reason != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, f.Held.Reason, f.Held.Message
+		return False(v1alpha1.ConditionProgressing, f.Held.Reason, f.Held.Message)
 	case w.Actual.Version == "":
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonPending, "no release is accepted yet"
+		return True(v1alpha1.ConditionProgressing, ReasonPending, "no release accepted yet")
 	case w.Reconciling:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonApplied, "the cluster is at "+w.Actual.Version
-	default:
-		c.Status, c.Reason = metav1.ConditionTrue, ReasonUpdating
-		// No counts here: they would change the condition with each object;
-		// they stand in progress.
-		c.Message = fmt.Sprintf("working towards %s: run level %d", w.Actual.Version, max(w.RunLevel, 0))
-		if b := next.Progress.Blocking; len(b) > 0 {
-			c.Message += ", " + led(b[0].Object, b[0].Message)
-		}
+		return False(v1alpha1.ConditionProgressing, ReasonApplied, w.Actual.Version+" is complete")
 	}
-	return c
+	// No counts here: each object would change the condition. status.progress
+	// has them.
+	message := fmt.Sprintf("updating to %s, run level %d", w.Actual.Version, max(w.RunLevel, 0))
+	if b := next.Progress.Blocking; len(b) > 0 {
+		message += ": " + led(b[0].Object, b[0].Message)
+	}
+	return True(v1alpha1.ConditionProgressing, ReasonUpdating, message)
 }
 
-// led puts a word before a message that doesn't begin with it: many errors name
-// their reason or their object by themselves.
+// led returns "word: message", or message if it has that prefix already.
 func led(word, message string) string {
 	if strings.HasPrefix(message, word+": ") {
 		return message
@@ -349,8 +331,8 @@ func led(word, message string) string {
 	return word + ": " + message
 }
 
-// upgradeable says whether a new minor version would be held back, whichever
-// it is.
+// upgradeable returns Upgradeable: whether an update to any new minor version
+// is allowed.
 func upgradeable(f ReleaseFacts) Condition {
 	n := 0
 	for _, o := range f.Spec.Overrides {
@@ -358,73 +340,83 @@ func upgradeable(f ReleaseFacts) Condition {
 			n++
 		}
 	}
-	c := Condition{v1alpha1.ConditionUpgradeable, metav1.ConditionTrue, ReasonAsExpected, "nothing holds updates back"}
-	var texts []string
-	object := func(reason, text string) {
-		if c.Status == metav1.ConditionFalse && c.Reason != reason {
+	objections := f.Objections
+	if n > 0 {
+		objections = slices.Insert(slices.Clone(objections), 0, Objection{
+			Reason: ReasonOverrides, Message: fmt.Sprintf("%d objects unmanaged by overrides; a new minor version may be incompatible with them", n),
+		})
+	}
+	if len(objections) == 0 {
+		return True(v1alpha1.ConditionUpgradeable, ReasonAsExpected, "updates are allowed")
+	}
+	reason, texts := objections[0].Reason, make([]string, 0, len(objections))
+	for _, o := range objections {
+		if o.Reason != reason {
 			reason = ReasonMultiple
 		}
-		c.Status, c.Reason = metav1.ConditionFalse, reason
+		text := o.Message
+		if o.Name != "" {
+			text = led(o.Name, o.Message)
+		}
 		texts = append(texts, text)
 	}
-	if n > 0 {
-		object(ReasonOverrides, fmt.Sprintf("%d objects are unmanaged by overrides; a new minor version may not fit them", n))
-	}
-	for _, o := range f.Objections {
-		object(o.Reason, led(o.Name, o.Message))
-	}
-	if len(texts) > 0 {
-		c.Message = strings.Join(texts, "; ")
-	}
-	return c
+	return False(v1alpha1.ConditionUpgradeable, reason, strings.Join(texts, "; "))
 }
 
 func yielded(f ReleaseFacts) Condition {
 	if len(f.Yielded) == 0 {
-		return Condition{v1alpha1.ConditionFieldYielded, metav1.ConditionFalse, ReasonAsExpected, "no field is left to others"}
+		return False(v1alpha1.ConditionFieldYielded, ReasonAsExpected, "no fields yielded")
 	}
-	return Condition{v1alpha1.ConditionFieldYielded, metav1.ConditionTrue, ReasonYielded, strings.Join(f.Yielded, "; ")}
+	return True(v1alpha1.ConditionFieldYielded, ReasonYielded, strings.Join(f.Yielded, "; "))
 }
 
-// summary is Ready, Reconciling and Stalled: the answer first, for kubectl
-// wait and for the STATUS column.
+// summary returns Ready, Reconciling and Stalled, as kstatus defines them.
 func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, failing, progressing Condition) []Condition {
 	w := f.Worker
-	ready := Condition{v1alpha1.ConditionReady, metav1.ConditionFalse, progressing.Reason, progressing.Message}
-	stalled := Condition{v1alpha1.ConditionStalled, metav1.ConditionFalse, ReasonAsExpected, "nothing stands in the way"}
-	reconciling := Condition{v1alpha1.ConditionReconciling, metav1.ConditionTrue, progressing.Reason, progressing.Message}
-	running := "nothing runs yet"
+	running := "no release running yet"
 	if w.Actual.Version != "" {
-		running = w.Actual.Version + " goes on"
+		running = "still running " + w.Actual.Version
 	}
+	reason, message := progressing.Reason, progressing.Message
+	ready, reconciling, stalled := false, true, false
 	switch {
 	case f.Held.Reason != "":
-		ready.Reason, ready.Message = f.Held.Reason, f.Held.Message
-		// A wait for another release ends by itself; a brake doesn't.
-		waits := f.Held.Transient
-		stalled.Status, stalled.Reason, stalled.Message = Bool(!waits), f.Held.Reason, f.Held.Message
-		reconciling.Status, reconciling.Reason, reconciling.Message = Bool(waits), f.Held.Reason, f.Held.Message
+		return held(f.Held, f.Held.Message)
 	case accepted.Status == metav1.ConditionFalse:
-		text := fmt.Sprintf("%s refused, %s: %s", f.Spec.Desired.Version, running, led(accepted.Reason, accepted.Message))
-		ready.Reason, ready.Message = accepted.Reason, text
-		reconciling.Reason, reconciling.Message = accepted.Reason, text
-		if !w.Load.Failure.Retriable() {
-			stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, accepted.Reason, text
-			reconciling.Status = metav1.ConditionFalse
-		}
+		reason = accepted.Reason
+		message = fmt.Sprintf("rejected %s; %s: %s", f.Spec.Desired.Version, running, led(accepted.Reason, accepted.Message))
+		reconciling, stalled = w.Load.Failure.Retriable(), !w.Load.Failure.Retriable()
 	case accepted.Status == metav1.ConditionUnknown:
-		ready.Reason = accepted.Reason
-		ready.Message = fmt.Sprintf("%s; %s", accepted.Message, running)
-		reconciling.Reason, reconciling.Message = ready.Reason, ready.Message
+		reason, message = accepted.Reason, fmt.Sprintf("%s; %s", accepted.Message, running)
 	case failing.Status == metav1.ConditionTrue:
-		ready.Reason, ready.Message = failing.Reason, failing.Message
-		reconciling.Reason, reconciling.Message = failing.Reason, failing.Message
-		if !w.Failure.Retriable() {
-			stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, failing.Reason, failing.Message
-		}
+		reason, message = failing.Reason, failing.Message
+		stalled = !w.Failure.Retriable()
 	case w.Reconciling && next.Applied != nil && next.Applied.Version == f.Spec.Desired.Version:
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, ReasonApplied, w.Actual.Version+" is applied"
-		reconciling.Status, reconciling.Reason, reconciling.Message = metav1.ConditionFalse, ReasonApplied, ready.Message
+		reason, message = ReasonApplied, w.Actual.Version+" is applied"
+		ready, reconciling = true, false
 	}
-	return []Condition{ready, reconciling, stalled}
+	return kstatus(ready, reconciling, stalled, reason, message)
+}
+
+// held returns Ready, Reconciling and Stalled of an object that isn't reconciled.
+func held(by HeldBy, message string) []Condition {
+	return []Condition{
+		False(v1alpha1.ConditionReady, by.Reason, message),
+		If(by.Transient, v1alpha1.ConditionReconciling, by.Reason, message),
+		If(!by.Transient, v1alpha1.ConditionStalled, by.Reason, message),
+	}
+}
+
+// kstatus returns Ready, Reconciling and Stalled with one reason and message; a
+// false Stalled has its own.
+func kstatus(ready, reconciling, stalled bool, reason, message string) []Condition {
+	out := []Condition{
+		If(ready, v1alpha1.ConditionReady, reason, message),
+		If(reconciling, v1alpha1.ConditionReconciling, reason, message),
+		False(v1alpha1.ConditionStalled, ReasonAsExpected, "no action required"),
+	}
+	if stalled {
+		out[2] = True(v1alpha1.ConditionStalled, reason, message)
+	}
+	return out
 }

@@ -8,83 +8,72 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 )
 
-// SourceFacts is everything that a GitSource's conditions are made from.
+// SourceFacts is the input of Source.
 type SourceFacts struct {
 	Spec     v1alpha1.GitSourceSpec
 	Accepted *v1alpha1.Revision
-	// Attempted is the newest revision seen, "" if none was reached.
+	// Attempted is the newest fetched revision, "" if none was fetched.
 	Attempted string
 	Held      HeldBy
-	// Err is why the newest isn't accepted, with its reason; nil if it is.
+	// Err is why the newest revision isn't accepted, with its reason; nil if it
+	// is accepted.
 	Err       error
 	Reason    string
 	Retriable bool
-	// Insecure are the development doors that are open.
+	// Insecure are the active insecure options.
 	Insecure []string
 }
 
-// unverified are the reasons that speak of a revision's signature.
-var unverified = []string{
+// signatureReasons are the reasons that SourceVerified reports too.
+var signatureReasons = []string{
 	"Unsigned", "WrongAuthority", "InvalidSignature", "PolicyMissing", "ThresholdNotMet", "InvalidTree", "Equivocation", "Rewound", "TagMoved",
 }
 
-// Source decides the conditions of a GitSource.
+// Source returns the conditions of a GitSource.
 func Source(f SourceFacts) []Condition {
-	ready := Condition{v1alpha1.ConditionReady, metav1.ConditionTrue, ReasonApplied, ""}
+	return append(sourceSummary(f), sourceVerified(f), insecure(f.Insecure))
+}
+
+// sourceSummary returns Ready, Reconciling and Stalled.
+func sourceSummary(f SourceFacts) []Condition {
+	message, current := "", "no revision accepted yet"
 	if f.Accepted != nil {
-		ready.Message = f.Accepted.Revision + " is applied"
+		message, current = f.Accepted.Revision+" is applied", "still at "+f.Accepted.Revision
 	}
-	goesOn := "nothing was accepted yet"
-	if f.Accepted != nil {
-		goesOn = f.Accepted.Revision + " goes on"
-	}
-	stalled := Condition{v1alpha1.ConditionStalled, metav1.ConditionFalse, ReasonAsExpected, "nothing stands in the way"}
-	reconciling := Condition{v1alpha1.ConditionReconciling, metav1.ConditionFalse, ReasonAsExpected, ready.Message}
 	switch {
 	case f.Held.Reason != "":
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, f.Held.Reason, f.Held.Message+"; "+goesOn
-		stalled.Status, stalled.Reason, stalled.Message = Bool(!f.Held.Transient), f.Held.Reason, ready.Message
-		reconciling.Status, reconciling.Reason, reconciling.Message = Bool(f.Held.Transient), f.Held.Reason, ready.Message
+		return held(f.Held, f.Held.Message+"; "+current)
 	case f.Err != nil:
-		what := f.Attempted
-		if what == "" {
-			what = "the source"
+		what := "reconciliation failed"
+		if f.Attempted != "" {
+			what = f.Attempted + " not accepted"
 		}
-		ready.Status, ready.Reason = metav1.ConditionFalse, f.Reason
-		ready.Message = fmt.Sprintf("%s isn't accepted, %s: %s", what, goesOn, f.Err)
-		if f.Retriable {
-			reconciling.Status, reconciling.Reason, reconciling.Message = metav1.ConditionTrue, f.Reason, ready.Message
-		} else {
-			stalled.Status, stalled.Reason, stalled.Message = metav1.ConditionTrue, f.Reason, ready.Message
-		}
+		return kstatus(false, f.Retriable, !f.Retriable, f.Reason, fmt.Sprintf("%s; %s: %s", what, current, f.Err))
 	}
-	return []Condition{ready, stalled, reconciling, sourceVerified(f), insecure(f.Insecure)}
+	return kstatus(true, false, false, ReasonApplied, message)
 }
 
-// sourceVerified says whether the newest revision's signature was good.
+// sourceVerified returns SourceVerified for the newest revision.
 func sourceVerified(f SourceFacts) Condition {
-	c := Condition{v1alpha1.ConditionSourceVerified, metav1.ConditionUnknown, ReasonPending, "no revision was reached yet"}
 	switch {
 	case f.Spec.Verify == nil:
-		c.Status, c.Reason = metav1.ConditionFalse, "Unverified"
-		c.Message = "spec.verify is not set: whoever can push declares the cluster, and no payload path is accepted"
-	case f.Err != nil && slices.Contains(unverified, f.Reason):
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, f.Reason, f.Err.Error()
+		return False(v1alpha1.ConditionSourceVerified, "Unverified",
+			"spec.verify is not set: anyone with push access controls the cluster; payload paths are rejected")
+	case f.Err != nil && slices.Contains(signatureReasons, f.Reason):
+		return False(v1alpha1.ConditionSourceVerified, f.Reason, f.Err.Error())
 	case f.Accepted != nil && f.Accepted.Signer != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonVerified, f.Accepted.Revision+" is signed by "+f.Accepted.Signer
+		return True(v1alpha1.ConditionSourceVerified, ReasonVerified, f.Accepted.Revision+" is signed by "+f.Accepted.Signer)
 	}
-	return c
+	return Unknown(v1alpha1.ConditionSourceVerified, ReasonPending, "no revision fetched yet")
 }
 
-// insecure lists the doors that are open.
-func insecure(doors []string) Condition {
-	if len(doors) == 0 {
-		return Condition{v1alpha1.ConditionInsecure, metav1.ConditionFalse, ReasonAsExpected, "no door for development is open"}
+// insecure lists the active insecure options.
+func insecure(options []string) Condition {
+	if len(options) == 0 {
+		return False(v1alpha1.ConditionInsecure, ReasonAsExpected, "no insecure options")
 	}
-	return Condition{v1alpha1.ConditionInsecure, metav1.ConditionTrue, "InsecureOptions", strings.Join(doors, "; ")}
+	return True(v1alpha1.ConditionInsecure, "InsecureOptions", strings.Join(options, "; "))
 }

@@ -208,7 +208,7 @@ func (s *stable) rejected(t *testing.T, hash, reason string) string {
 		message = ready.Message
 		return nil
 	}))
-	contains(t, message, "goes on")
+	contains(t, message, "still at")
 	s.page(t, reason)
 	return message
 }
