@@ -421,10 +421,7 @@ func (c *core) startPass(now time.Time) []action {
 	return []action{startPass{
 		number: c.pass.number, begin: begin, payload: c.accepted.payload,
 		order: taskgraph.Order{Seed: c.seed, Attempt: c.attempt},
-		work: SyncWork{
-			Generation: c.generation, Desired: c.accepted.Desired, Overrides: c.overrides,
-			State: c.state, Completed: c.completed, Attempt: c.attempt,
-		},
+		work:  SyncWork{Desired: c.accepted.Desired, Overrides: c.overrides, State: c.state, Attempt: c.attempt},
 	}}
 }
 

@@ -66,8 +66,6 @@ type PayloadInfo struct {
 	Verified bool
 	// Evidence is who signed, one line each, for the history.
 	Evidence []string
-	// Local is the release that the running program itself came with.
-	Local bool
 }
 
 // PayloadRetriever verifies, fetches and loads a release.
@@ -150,7 +148,6 @@ type Step string
 
 // The steps in their order.
 const (
-	StepNone               Step = ""
 	StepRetrievePayload    Step = "RetrievePayload"
 	StepVerifyPayload      Step = "VerifyPayload"
 	StepLoadPayload        Step = "LoadPayload"
@@ -339,16 +336,11 @@ func (s SyncWorkerStatus) DeepCopy() *SyncWorkerStatus {
 
 // SyncWork is what one pass has to do.
 type SyncWork struct {
-	Generation int64
-	Desired    Desired
-	Overrides  []Override
-	State      payload.State
+	Desired   Desired
+	Overrides []Override
+	State     payload.State
 
-	// Completed is the number of times in a row that this payload was level.
-	Completed int
-	// Attempt is the number of passes since then, 0 for the first.
+	// Attempt is the number of failed sync attempts of this work since the last
+	// successful one.
 	Attempt int
 }
-
-// Empty reports that there is nothing to do.
-func (w SyncWork) Empty() bool { return w.Desired.Empty() }
