@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/taskgraph"
 )
 
-// load performs a startLoad.
+// load performs startLoad.
 func (w *SyncWorker) load(ctx context.Context, a startLoad) {
 	step := func(s Step) { w.dispatch(loadStepped{a.number, s}) }
 	ctx = context.WithValue(ctx, stepKey{}, step)
@@ -23,7 +23,7 @@ func (w *SyncWorker) load(ctx context.Context, a startLoad) {
 	w.dispatch(loaded{number: a.number, info: info, violations: violations, err: err})
 }
 
-// retrieve gets the release and checks it.
+// retrieve retrieves and checks the release.
 func (w *SyncWorker) retrieve(ctx context.Context, a startLoad, step func(Step)) (PayloadInfo, []precondition.Violation, error) {
 	info, err := w.config.Retriever.RetrievePayload(ctx, a.desired)
 	if err != nil || info.Payload == nil || !a.check {
@@ -38,8 +38,8 @@ func (w *SyncWorker) retrieve(ctx context.Context, a startLoad, step func(Step))
 	return info, violations, w.config.Builder.DryRun(ctx, managed(info.Payload, a.current.Overrides))
 }
 
-// managed is the payload without the objects that are left to people: whether
-// the server would take those doesn't matter.
+// managed returns the payload without unmanaged objects, which are neither
+// applied nor dry-run.
 func managed(p *payload.Payload, overrides []Override) *payload.Payload {
 	if len(overrides) == 0 {
 		return p
@@ -49,28 +49,28 @@ func managed(p *payload.Payload, overrides []Override) *payload.Payload {
 	return &out
 }
 
-// pass performs a startPass.
-func (w *SyncWorker) pass(ctx context.Context, a startPass) {
+// sync performs startSync.
+func (w *SyncWorker) sync(ctx context.Context, a startSync) {
 	err := w.begin(ctx, a)
 	complete := false
 	if err == nil {
-		w.dispatch(passStepped{a.number, StepApplyManifests})
-		run := &passRun{w: w, startPass: a}
+		w.dispatch(syncStepped{a.number, StepApplyManifests})
+		run := &syncRun{w: w, startSync: a}
 		graph := taskgraph.Build(a.payload.Manifests, a.work.State, a.order)
 		complete = taskgraph.Walk(ctx, graph, w.width(a.work.State), run.applyOne).Complete() && run.awaitLater(ctx)
 		if complete {
-			w.dispatch(passStepped{a.number, StepPruneObjects})
+			w.dispatch(syncStepped{a.number, StepPruneObjects})
 			err = w.config.Builder.Prune(ctx, a.payload)
 		}
 	}
-	end := passed{number: a.number, complete: complete}
+	end := syncEnded{number: a.number, complete: complete}
 	if err != nil {
 		end.err = asUpdateError(payload.ObjectID{}, err)
 	}
 	w.dispatch(end)
 }
 
-func (w *SyncWorker) begin(ctx context.Context, a startPass) error {
+func (w *SyncWorker) begin(ctx context.Context, a startSync) error {
 	if !a.begin {
 		return nil
 	}
@@ -82,8 +82,8 @@ func (w *SyncWorker) begin(ctx context.Context, a startPass) error {
 	return w.config.Builder.Begin(ctx, a.payload)
 }
 
-// width is how many objects are applied at once. Reconciling repairs what is
-// rarely broken, beside what the cluster is there for.
+// width limits how many objects are applied at once. Reconciling rarely writes
+// and leaves capacity to the workloads of the cluster.
 func (w *SyncWorker) width(state payload.State) int {
 	if state == payload.Reconciling {
 		return max(w.workers/2, 2)
@@ -91,13 +91,13 @@ func (w *SyncWorker) width(state payload.State) int {
 	return w.workers
 }
 
-// passRun is one pass on its way.
-type passRun struct {
-	startPass
+// syncRun is a running sync.
+type syncRun struct {
+	startSync
 	w *SyncWorker
 
 	mu sync.Mutex
-	// later are the objects that are waited for when all are applied.
+	// later are the objects to await once all are applied.
 	later []laterWait
 }
 
@@ -106,19 +106,19 @@ type laterWait struct {
 	written  Written
 }
 
-// applyOne applies one manifest of the pass and waits for its object where what
-// follows depends on it. Its error decides whether that goes on.
-func (p *passRun) applyOne(ctx context.Context, m *payload.Manifest) error {
+// applyOne applies one manifest and awaits its object if later manifests depend on
+// it. An error stops those.
+func (p *syncRun) applyOne(ctx context.Context, m *payload.Manifest) error {
 	if overridden(p.work.Overrides, m.ID) {
-		p.w.dispatch(appliedOne{number: p.number, manifest: m, skipped: true})
+		p.w.dispatch(manifestDone{number: p.number, manifest: m, skipped: true})
 		return nil
 	}
-	written, err := p.applyPatiently(ctx, m)
+	written, err := p.applyWithRetries(ctx, m)
 	switch {
 	case err != nil, written.Done, p.work.State == payload.Reconciling:
-		return p.ended(m, err)
+		return p.done(m, err)
 	case p.work.State.WaitsFor(m.ID):
-		return p.ended(m, p.await(ctx, m, written))
+		return p.done(m, p.await(ctx, m, written))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,17 +126,18 @@ func (p *passRun) applyOne(ctx context.Context, m *payload.Manifest) error {
 	return nil
 }
 
-// ended tells how it went with one manifest.
-func (p *passRun) ended(m *payload.Manifest, err *UpdateError) error {
-	p.w.dispatch(appliedOne{number: p.number, manifest: m, err: err})
+// done dispatches the result of one manifest. It returns the errors that stop
+// later manifests.
+func (p *syncRun) done(m *payload.Manifest, err *UpdateError) error {
+	p.w.dispatch(manifestDone{number: p.number, manifest: m, err: err})
 	if err == nil || err.Effect == EffectReport {
 		return nil
 	}
 	return err
 }
 
-// await waits until an object is level.
-func (p *passRun) await(ctx context.Context, m *payload.Manifest, written Written) *UpdateError {
+// await waits until an object is ready.
+func (p *syncRun) await(ctx context.Context, m *payload.Manifest, written Written) *UpdateError {
 	ctx = context.WithValue(ctx, waitingKey{}, func(waiting Waiting) { p.w.dispatch(waitingFor{p.number, m, waiting}) })
 	if err := p.w.config.Builder.Await(ctx, m, written, p.w.spent(m.ID)); err != nil {
 		return asUpdateError(m.ID, err)
@@ -144,47 +145,44 @@ func (p *passRun) await(ctx context.Context, m *payload.Manifest, written Writte
 	return nil
 }
 
-// awaitLater waits for what the walk left to be waited for, all at once: in a
-// first release one object may need another that comes after it. It reports
-// whether all are level.
-func (p *passRun) awaitLater(ctx context.Context) bool {
+// awaitLater waits for all remaining objects at once, because in a first install an
+// object can depend on one of a later run level. It reports whether all are ready.
+func (p *syncRun) awaitLater(ctx context.Context) bool {
 	if len(p.later) == 0 {
 		return true
 	}
-	p.w.dispatch(passStepped{p.number, StepAwaitReady})
+	p.w.dispatch(syncStepped{p.number, StepAwaitReady})
 	failed := make([]bool, len(p.later))
 	var group sync.WaitGroup
 	for i, l := range p.later {
-		group.Go(func() { failed[i] = p.ended(l.manifest, p.await(ctx, l.manifest, l.written)) != nil })
+		group.Go(func() { failed[i] = p.done(l.manifest, p.await(ctx, l.manifest, l.written)) != nil })
 	}
 	group.Wait()
 	return !slices.Contains(failed, true)
 }
 
-// Tries of one manifest within a pass: what is over in a moment, such as a
-// webhook that just starts, needn't wait for the next pass.
+// Attempts to apply one manifest within a sync: transient errors, such as a webhook
+// that is starting, don't wait for the next sync.
 const (
-	maxTries   = 3
-	firstPause = time.Second
+	maxAttempts     = 3
+	firstRetryDelay = time.Second
 )
 
-// applyPatiently applies one manifest and tries a few times where that may
-// help.
-func (p *passRun) applyPatiently(ctx context.Context, m *payload.Manifest) (Written, *UpdateError) {
-	pause := firstPause
-	for try := 1; ; try++ {
+// applyWithRetries applies one manifest and retries transient errors.
+func (p *syncRun) applyWithRetries(ctx context.Context, m *payload.Manifest) (Written, *UpdateError) {
+	delay := firstRetryDelay
+	for attempt := 1; ; attempt++ {
 		written, err := p.apply(ctx, m)
-		if err == nil || !err.Retry || err.Effect != EffectFail || try == maxTries || !sleep(ctx, pause) {
+		if err == nil || !err.Retry || err.Effect != EffectFail || attempt == maxAttempts || !sleep(ctx, delay) {
 			return written, err
 		}
-		pause *= 2
+		delay *= 2
 	}
 }
 
-// apply applies one manifest while nobody else does. That the object was
-// reached is told before anybody else may: a repair that waits for it wants to
-// know by which payload.
-func (p *passRun) apply(ctx context.Context, m *payload.Manifest) (Written, *UpdateError) {
+// apply applies one manifest under the lock of its object. It dispatches before it
+// unlocks, so that a waiting repair applies the same payload.
+func (p *syncRun) apply(ctx context.Context, m *payload.Manifest) (Written, *UpdateError) {
 	unlock, err := p.w.locks.lock(ctx, m.ID)
 	if err != nil {
 		return Written{}, asUpdateError(m.ID, err)
@@ -194,11 +192,11 @@ func (p *passRun) apply(ctx context.Context, m *payload.Manifest) (Written, *Upd
 	if err != nil {
 		return Written{}, asUpdateError(m.ID, err)
 	}
-	p.w.dispatch(wrote{p.number, m})
+	p.w.dispatch(objectWritten{p.number, m})
 	return written, nil
 }
 
-// sleep waits and reports whether ctx is still good.
+// sleep waits for d; it reports false if ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -210,9 +208,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// repair performs a repair. It doesn't wait for the object to become level.
-// What the object should be like is asked anew once nobody else applies it: the
-// pass may have brought it to the next version meanwhile.
+// repair performs repair; it doesn't wait until the object is ready. It selects the
+// manifest under the lock of the object, because a sync may have updated it.
 func (w *SyncWorker) repair(ctx context.Context, id payload.ObjectID) {
 	unlock, err := w.locks.lock(ctx, id)
 	if err != nil {
@@ -223,7 +220,7 @@ func (w *SyncWorker) repair(ctx context.Context, id payload.ObjectID) {
 	m := w.core.manifestToRepair(id)
 	w.mu.Unlock()
 	if m == nil {
-		w.dispatch(repaired{id: id, moot: true})
+		w.dispatch(repaired{id: id, obsolete: true})
 		return
 	}
 	_, err = w.config.Builder.Apply(ctx, m, payload.Reconciling)

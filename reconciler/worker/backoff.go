@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// jitterPercent is by how much a wait may be longer than asked for, so that
-// many clusters don't come back at the same moment.
+// jitterPercent is the maximum extension of a wait, so that clusters don't retry
+// at the same time.
 const jitterPercent = 20
 
-// backoff returns how long to wait after so many failures in a row: an
-// eighth, a quarter and a half of the interval, then all of it.
+// backoff returns the wait after a number of consecutive failures: 1/8, 1/4 and 1/2
+// of the interval, then the interval.
 func backoff(interval time.Duration, failures int) time.Duration {
 	switch {
 	case failures <= 1:
@@ -27,13 +27,12 @@ func backoff(interval time.Duration, failures int) time.Duration {
 	}
 }
 
-// jitter lengthens d by up to jitterPercent; the same seed and draw give the
-// same length.
+// jitter extends d by up to jitterPercent, deterministically per seed and draw.
 func jitter(d time.Duration, seed, draw uint64) time.Duration {
 	extra := int64(d) * jitterPercent / 100
 	if extra <= 0 {
 		return d
 	}
-	random := rand.New(rand.NewPCG(seed, draw)) //nolint:gosec // A wait is no secret.
+	random := rand.New(rand.NewPCG(seed, draw)) //nolint:gosec // not security-sensitive
 	return d + time.Duration(random.Int64N(extra))
 }

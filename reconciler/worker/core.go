@@ -11,17 +11,17 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/taskgraph"
 )
 
-// core is everything that the worker knows. next takes one by value and
-// returns its successor; maps in it belong to the latest one alone.
+// core is the state of the worker. next takes it by value and returns the new
+// state; the maps belong to the latest state only.
 type core struct {
-	// interval between full passes; seed of the jitter and of the order of
-	// reconciling; draws counts the jitter's numbers.
+	// interval between full syncs; seed of jitter and reconciling order; draws
+	// counts the random numbers of the jitter.
 	interval    time.Duration
 	seed, draws uint64
-	// restore is what was accepted and applied before this process began.
+	// restore is the state of an earlier process.
 	restore Restore
 
-	// started says that an Update came.
+	// started is set by the first Update.
 	started    bool
 	generation int64
 	desired    Desired
@@ -30,37 +30,37 @@ type core struct {
 
 	load loading
 
-	// accepted is the release that passes are about, applied the one that was
-	// level last; nil before the first.
+	// accepted is the release being applied, applied the last complete release;
+	// nil before the first.
 	accepted, applied *accepted
 	state             payload.State
 	initial           bool
-	// began says that the builder knows the accepted payload; beganAny that it
-	// knows any.
+	// began is set after the builder began the accepted payload, beganAny after it
+	// began any payload.
 	began, beganAny bool
 
-	pass pass
-	// level is the last pass that ended well: while the next one over the same
-	// release runs, its counts are those to show.
-	level pass
-	// passes numbers them.
-	passes             int
+	sync syncAttempt
+	// lastComplete is the last successful sync. Its counts are reported while the
+	// next sync of the same release runs.
+	lastComplete syncAttempt
+	// syncs numbers the syncs.
+	syncs              int
 	attempt, completed int
 	failures           int
-	nextPass           time.Time
+	nextSync           time.Time
 
-	// last are the errors of the last pass that this one hasn't disproved yet;
-	// since is when each object was first not level.
+	// last are the errors of the last sync for objects without a newer success;
+	// since is when each object started to fail or wait.
 	last  errorList
 	since map[payload.ObjectID]time.Time
-	// reached are the objects of the accepted payload that were applied in
-	// this process, level or not.
+	// reached are the objects of the accepted payload that this process applied,
+	// ready or not.
 	reached map[payload.ObjectID]bool
-	// clocks are those of the objects of the accepted payload that were waited
-	// for and aren't level yet.
+	// clocks are the clocks of the objects of the accepted payload that were awaited
+	// and aren't ready yet.
 	clocks map[payload.ObjectID]WaitClock
-	// ill are the objects that aren't well, as their watches show it.
-	ill map[payload.ObjectID]illness
+	// unhealthy are the objects that their watches report as unhealthy.
+	unhealthy map[payload.ObjectID]unhealthyObject
 
 	repairs      repairs
 	driftRepairs int
@@ -69,76 +69,76 @@ type core struct {
 	history      []HistoryFact
 }
 
-// Restore is what a status says about the time before this process.
+// Restore is the state of an earlier process.
 type Restore struct {
-	// Accepted is the release that was being applied, Applied the one that
-	// was level last; empty for none.
+	// Accepted is the accepted release, Applied the last complete release; empty
+	// for none.
 	Accepted, Applied Desired
-	// Unfinished says that Accepted wasn't level since it was accepted, though
-	// it may be what Applied is too: another release was begun in between. It
-	// goes on in State.
+	// Unfinished reports that Accepted hasn't completed since it was accepted. It
+	// can equal Applied, if another release was started in between. It continues in
+	// State.
 	Unfinished bool
 	State      payload.State
-	// Waits are the clocks of Accepted's objects: of those that are waited for,
-	// or, where it was level, of those that are ill.
+	// Waits are the clocks of Accepted's objects: of the awaited ones, or, if it was
+	// complete, of the unhealthy ones.
 	Waits map[payload.ObjectID]WaitClock
 }
 
 func newCore(interval time.Duration, seed uint64, restore Restore) core {
 	return core{
-		interval: interval, seed: seed, restore: restore, pass: pass{runLevel: -1},
+		interval: interval, seed: seed, restore: restore, sync: syncAttempt{runLevel: -1},
 		since: map[payload.ObjectID]time.Time{}, reached: map[payload.ObjectID]bool{},
-		clocks: map[payload.ObjectID]WaitClock{}, ill: map[payload.ObjectID]illness{},
+		clocks: map[payload.ObjectID]WaitClock{}, unhealthy: map[payload.ObjectID]unhealthyObject{},
 	}
 }
 
-// accepted is a release with its payload.
+// accepted is an accepted release with its payload.
 type accepted struct {
 	Release
 	payload *payload.Payload
-	// place is the index of each object's manifest.
-	place map[payload.ObjectID]int
+	// index has the position of each object's manifest.
+	index map[payload.ObjectID]int
 }
 
 func newAccepted(r Release, p *payload.Payload) *accepted {
-	a := &accepted{Release: r, payload: p, place: make(map[payload.ObjectID]int, len(p.Manifests))}
+	a := &accepted{Release: r, payload: p, index: make(map[payload.ObjectID]int, len(p.Manifests))}
 	for i := range p.Manifests {
-		a.place[p.Manifests[i].ID] = i
+		a.index[p.Manifests[i].ID] = i
 	}
 	return a
 }
 
 // manifest returns the object's manifest, nil without one.
 func (a *accepted) manifest(id payload.ObjectID) *payload.Manifest {
-	if i, ok := a.place[id]; ok {
+	if i, ok := a.index[id]; ok {
 		return &a.payload.Manifests[i]
 	}
 	return nil
 }
 
-// loadPhase is where the load of the desired release is.
+// loadPhase is the phase of loading the desired release.
 type loadPhase int
 
 const (
 	loadIdle loadPhase = iota
 	loadRunning
-	// loadWaiting waits for its next try.
+	// loadWaiting waits for the next attempt.
 	loadWaiting
 	loadDone
 )
 
-// loading is the way of a release to be accepted.
+// loading is the load of a release.
 type loading struct {
 	phase  loadPhase
 	number int
 	target Desired
-	// restoring says that target isn't what is desired but what was accepted
-	// before this process began.
+	// restoring is set while target is the accepted release of an earlier process
+	// instead of the desired one.
 	restoring bool
 	step      Step
 	failure   *UpdateError
-	// checked says that preconditions are evaluated; verified and evidence are
-	// those of what was retrieved.
+	// checked is set if preconditions are evaluated; verified and evidence are those
+	// of the retrieved release.
 	checked    bool
 	verified   bool
 	evidence   []string
@@ -148,8 +148,8 @@ type loading struct {
 	since      time.Time
 }
 
-// pass is one walk over the accepted payload.
-type pass struct {
+// syncAttempt is one sync of the accepted payload.
+type syncAttempt struct {
 	number   int
 	running  bool
 	stopping bool
@@ -161,7 +161,7 @@ type pass struct {
 	waits    []Blocking
 }
 
-// The events that next takes.
+// The events of next.
 type (
 	// updated is a call of Update.
 	updated struct {
@@ -170,7 +170,7 @@ type (
 		overrides  []Override
 		state      payload.State
 	}
-	// loadStepped says that a load got to a step.
+	// loadStepped is a step of a load.
 	loadStepped struct {
 		number int
 		step   Step
@@ -182,102 +182,100 @@ type (
 		violations []precondition.Violation
 		err        error
 	}
-	// passStepped says that a pass got to a step.
-	passStepped struct {
+	// syncStepped is a step of a sync.
+	syncStepped struct {
 		number int
 		step   Step
 	}
-	// wrote says that a manifest of a pass was applied; its object may not be
-	// level yet.
-	wrote struct {
+	// objectWritten ends the write of a manifest of a sync; its object may not be
+	// ready yet.
+	objectWritten struct {
 		number   int
 		manifest *payload.Manifest
 	}
-	// judged tells of an object's health outside a pass: err is nil once it is
-	// well. It counts as failing when it lasts longer than grace.
-	judged struct {
+	// healthObserved is the health of an object that no sync awaits; a nil err is
+	// healthy. An err that persists for grace is a failure.
+	healthObserved struct {
 		id    payload.ObjectID
 		err   *UpdateError
 		grace time.Duration
 	}
-	// appliedOne ends one manifest of a pass.
-	appliedOne struct {
+	// manifestDone ends one manifest of a sync.
+	manifestDone struct {
 		number   int
 		manifest *payload.Manifest
 		skipped  bool
 		err      *UpdateError
 	}
-	// waitingFor says what a manifest of a pass waits for.
+	// waitingFor is what a manifest of a sync waits for.
 	waitingFor struct {
 		number   int
 		manifest *payload.Manifest
 		waiting  Waiting
 	}
-	// passed ends a pass.
-	passed struct {
+	// syncEnded ends a sync.
+	syncEnded struct {
 		number int
-		// complete says that every manifest was tried and nothing was
-		// refused; err is an error of the pass itself.
+		// complete reports that every manifest succeeded; err is an error of the
+		// sync itself.
 		complete bool
 		err      *UpdateError
 	}
-	// drifted says that an object isn't as it was left.
+	// drifted is drift of an object.
 	drifted struct{ id payload.ObjectID }
-	// repaired ends a repair; moot says that there was nothing to repair any
-	// more.
+	// repaired ends a repair; obsolete reports that the object needed none.
 	repaired struct {
-		id   payload.ObjectID
-		err  *UpdateError
-		moot bool
+		id       payload.ObjectID
+		err      *UpdateError
+		obsolete bool
 	}
-	// lookAgain says that something outside changed that may help.
-	lookAgain struct{}
-	// pausing stops or resumes everything that writes.
-	pausing struct{ on bool }
-	// paced sets the interval.
-	paced struct{ interval time.Duration }
-	// ticked says that the time asked for by wake has come.
+	// retryNow retries what waits for its next attempt.
+	retryNow struct{}
+	// pauseSet pauses or resumes all writes.
+	pauseSet struct{ on bool }
+	// intervalSet changes the interval.
+	intervalSet struct{ interval time.Duration }
+	// ticked is the time of the last wake.
 	ticked struct{}
 )
 
 // event is one of the above.
 type event any
 
-// The actions that next asks for.
+// The actions that next returns.
 type (
 	// startLoad verifies, fetches, loads and checks a release.
 	startLoad struct {
 		number  int
 		desired Desired
-		// check says that preconditions and dry-run are due.
+		// check enables the preconditions, dryRun the dry run after them.
 		check   bool
 		dryRun  bool
 		current Current
 	}
-	// stopLoad ends a load whose release isn't wanted any more.
+	// stopLoad cancels the load of a release that isn't desired any more.
 	stopLoad struct{ number int }
-	// startPass walks the accepted payload.
-	startPass struct {
+	// startSync syncs the accepted payload.
+	startSync struct {
 		number  int
 		work    SyncWork
 		payload *payload.Payload
 		order   taskgraph.Order
 		begin   bool
 	}
-	// stopPass ends a pass at the next manifest.
-	stopPass struct{ number int }
+	// stopSync ends a sync at the next manifest.
+	stopSync struct{ number int }
 	// repair applies one manifest.
 	repair struct{ manifest *payload.Manifest }
-	// wake asks for a ticked at a time; it replaces the one before, and a
-	// zero time cancels it.
+	// wake requests ticked at a time. It replaces the previous wake; a zero time
+	// cancels it.
 	wake struct{ at time.Time }
 )
 
 // action is one of the above.
 type action any
 
-// next is the worker's one decision: what the event changes and what is to be
-// done about it. It performs nothing and asks nobody.
+// next returns the state after an event and the resulting actions. It is pure.
 func next(c core, e event, now time.Time) (core, []action) {
 	var out []action
 	switch e := e.(type) {
@@ -287,34 +285,34 @@ func next(c core, e event, now time.Time) (core, []action) {
 		c.loadStep(e, now)
 	case loaded:
 		out = c.loaded(e, now)
-	case passStepped:
-		c.passStep(e)
-	case wrote:
-		c.wrote(e, now)
-	case judged:
-		c.judged(e, now)
-	case appliedOne:
-		c.appliedOne(e, now)
+	case syncStepped:
+		c.syncStepped(e)
+	case objectWritten:
+		c.objectWritten(e, now)
+	case healthObserved:
+		c.healthObserved(e, now)
+	case manifestDone:
+		c.manifestDone(e, now)
 	case waitingFor:
 		c.waitingFor(e, now)
-	case passed:
-		c.passed(e, now)
+	case syncEnded:
+		c.syncEnded(e, now)
 	case drifted:
 		c.drifted(e, now)
 	case repaired:
 		c.repaired(e, now)
-	case lookAgain:
-		c.lookAgain(now)
-	case pausing:
+	case retryNow:
+		c.retryNow(now)
+	case pauseSet:
 		out = c.pause(e)
-	case paced:
-		c.pace(e, now)
+	case intervalSet:
+		c.setInterval(e, now)
 	case ticked:
 	}
-	return c, append(out, c.settle(now)...)
+	return c, append(out, c.schedule(now)...)
 }
 
-// update takes what is asked for.
+// update sets the desired release and the overrides.
 func (c *core) update(e updated, now time.Time) (out []action) {
 	first := !c.started
 	c.generation = e.generation
@@ -340,7 +338,7 @@ func (c *core) update(e updated, now time.Time) (out []action) {
 	}
 	if c.accepted != nil && c.accepted.Equal(c.desired) {
 		c.accepted.Desired = c.desired
-		c.loadIsAccepted(now)
+		c.setAccepted(now)
 	}
 	if first && !c.restore.Accepted.Empty() && !c.restore.Accepted.Equal(c.desired) {
 		c.load.target, c.load.restoring = c.restore.Accepted, true
@@ -348,8 +346,7 @@ func (c *core) update(e updated, now time.Time) (out []action) {
 	return out
 }
 
-// restart begins the accepted release anew, for example because what is left
-// to people changed.
+// restart applies the accepted release again after a change of the overrides.
 func (c *core) restart(now time.Time) []action {
 	if c.accepted == nil {
 		return nil
@@ -358,75 +355,73 @@ func (c *core) restart(now time.Time) []action {
 		c.state = payload.Updating
 	}
 	c.attempt, c.completed, c.failures = 0, 0, 0
-	c.nextPass = now
-	return c.stopPass()
+	c.nextSync = now
+	return c.stopSync()
 }
 
-// stopPass asks the running pass to end.
-func (c *core) stopPass() []action {
-	if !c.pass.running || c.pass.stopping {
+// stopSync stops the running sync.
+func (c *core) stopSync() []action {
+	if !c.sync.running || c.sync.stopping {
 		return nil
 	}
-	c.pass.stopping = true
-	return []action{stopPass{c.pass.number}}
+	c.sync.stopping = true
+	return []action{stopSync{c.sync.number}}
 }
 
-// lookAgain makes whatever waits due.
-func (c *core) lookAgain(now time.Time) {
+// retryNow makes a waiting load and a failed sync due.
+func (c *core) retryNow(now time.Time) {
 	if c.load.phase == loadWaiting {
 		c.load.retryAt = now
 	}
-	if c.failures > 0 && !c.pass.running {
-		c.nextPass = now
+	if c.failures > 0 && !c.sync.running {
+		c.nextSync = now
 	}
 }
 
-// pace takes another interval; a pass that is due later than that comes
-// earlier.
-func (c *core) pace(e paced, now time.Time) {
+// setInterval changes the interval; the next sync is due within it.
+func (c *core) setInterval(e intervalSet, now time.Time) {
 	if e.interval <= 0 || e.interval == c.interval {
 		return
 	}
 	c.interval = e.interval
-	if latest := now.Add(c.interval); c.nextPass.After(latest) {
-		c.nextPass = latest
+	if latest := now.Add(c.interval); c.nextSync.After(latest) {
+		c.nextSync = latest
 	}
 }
 
-func (c *core) pause(e pausing) []action {
+func (c *core) pause(e pauseSet) []action {
 	c.paused = e.on
 	if e.on {
-		return c.stopPass()
+		return c.stopSync()
 	}
 	return nil
 }
 
-// settle starts what is due and asks to be woken for what will be.
-func (c *core) settle(now time.Time) []action {
-	c.worsen(now)
+// schedule starts due work and requests the next tick.
+func (c *core) schedule(now time.Time) []action {
+	c.failOverdue(now)
 	out := c.startLoad(now)
-	out = append(out, c.startPass(now)...)
+	out = append(out, c.startSync(now)...)
 	out = append(out, c.startRepairs(now)...)
 	return append(out, wake{c.wakeAt(now)})
 }
 
-// startPass begins the next pass when it is due.
-func (c *core) startPass(now time.Time) []action {
-	if c.paused || c.accepted == nil || c.pass.running || c.nextPass.After(now) {
+// startSync starts the next sync if it is due.
+func (c *core) startSync(now time.Time) []action {
+	if c.paused || c.accepted == nil || c.sync.running || c.nextSync.After(now) {
 		return nil
 	}
-	c.passes++
-	c.pass = pass{number: c.passes, running: true, step: StepApplyManifests, runLevel: -1}
+	c.syncs++
+	c.sync = syncAttempt{number: c.syncs, running: true, step: StepApplyManifests, runLevel: -1}
 	begin := !c.began
-	return []action{startPass{
-		number: c.pass.number, begin: begin, payload: c.accepted.payload,
+	return []action{startSync{
+		number: c.sync.number, begin: begin, payload: c.accepted.payload,
 		order: taskgraph.Order{Seed: c.seed, Attempt: c.attempt},
 		work:  SyncWork{Desired: c.accepted.Desired, Overrides: c.overrides, State: c.state, Attempt: c.attempt},
 	}}
 }
 
-// wakeAt is the earliest time to come at which something is due, zero for
-// never. What is due by now was started or waits for an event, not for time.
+// wakeAt returns the earliest future time at which work is due, zero for none.
 func (c *core) wakeAt(now time.Time) time.Time {
 	var at time.Time
 	earlier := func(t time.Time) {
@@ -437,15 +432,15 @@ func (c *core) wakeAt(now time.Time) time.Time {
 	if c.load.phase == loadWaiting {
 		earlier(c.load.retryAt)
 	}
-	if c.accepted != nil && !c.pass.running && !c.paused {
-		earlier(c.nextPass)
+	if c.accepted != nil && !c.sync.running && !c.paused {
+		earlier(c.nextSync)
 	}
 	if !c.paused {
 		for _, d := range c.repairs.list {
-			earlier(d.notUntil)
+			earlier(d.notBefore)
 		}
 	}
-	for _, i := range c.ill {
+	for _, i := range c.unhealthy {
 		if !i.failing && !i.failsAt.IsZero() {
 			earlier(i.failsAt)
 		}
@@ -453,7 +448,7 @@ func (c *core) wakeAt(now time.Time) time.Time {
 	return at
 }
 
-// wait draws a jittered wait.
+// wait returns d with jitter.
 func (c *core) wait(d time.Duration) time.Duration {
 	c.draws++
 	return jitter(d, c.seed, c.draws)
@@ -471,7 +466,7 @@ func sameOverrides(a, b []Override) bool {
 	return true
 }
 
-// overridden reports whether the object is left to people.
+// overridden reports whether the object is unmanaged.
 func overridden(overrides []Override, id payload.ObjectID) bool {
 	for i := range overrides {
 		if overrides[i].ID == id {

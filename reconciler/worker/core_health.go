@@ -12,27 +12,26 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// illness is an object that isn't well although nothing is being applied.
-type illness struct {
+// unhealthyObject is an unhealthy object that no sync awaits.
+type unhealthyObject struct {
 	err   *UpdateError
 	since time.Time
-	// failsAt is when it counts as failing, zero for never; failing says that
-	// it does.
+	// failsAt is when it becomes a failure, zero for never; failing is set after that.
 	failsAt time.Time
 	failing bool
 }
 
-// judged notes how an object is, as its watch shows it. What is ill for a
-// moment is no failure: a pod that moves to another node makes its Deployment
+// healthObserved records the health of an object. An object that is unhealthy for
+// less than its grace is no failure: rescheduling a pod makes its Deployment
 // unavailable too.
-func (c *core) judged(e judged, now time.Time) {
+func (c *core) healthObserved(e healthObserved, now time.Time) {
 	if e.err == nil {
-		delete(c.ill, e.id)
+		delete(c.unhealthy, e.id)
 		c.recovered(e.id, now)
 		return
 	}
-	i, known := c.ill[e.id]
-	// A wait for a window is no illness; what comes after it may be one.
+	i, known := c.unhealthy[e.id]
+	// The grace starts after a wait that is no problem, such as for a window.
 	worse := e.err.Effect.rank() >= EffectFailAfterInterval.rank()
 	if !known || worse && i.failsAt.IsZero() {
 		i.since = now
@@ -41,69 +40,69 @@ func (c *core) judged(e judged, now time.Time) {
 	if worse {
 		i.failsAt = i.since.Add(e.grace)
 	}
-	i.failing = false // Until worsen looks: the time may be another one now.
-	c.ill[e.id] = i
+	i.failing = false // failOverdue sets it for the new failsAt
+	c.unhealthy[e.id] = i
 }
 
-// illBefore takes over what was ill when the process before this one ended:
-// until it's seen to be well, a release that failed isn't taken for a good one,
-// and what is ill still doesn't get its time anew.
-func (c *core) illBefore() {
+// restoreUnhealthy restores the unhealthy objects of an earlier process. They stay
+// unhealthy, with their clocks, until their health is observed: a restart neither
+// completes a failed release nor resets an object's health timeout.
+func (c *core) restoreUnhealthy() {
 	for id, clock := range c.restore.Waits {
 		if c.accepted.manifest(id) == nil || clock.Running.IsZero() {
 			continue
 		}
-		c.ill[id] = illness{since: clock.Running, failsAt: clock.Running.Add(restoredGrace), err: &UpdateError{
+		c.unhealthy[id] = unhealthyObject{since: clock.Running, failsAt: clock.Running.Add(restoredGrace), err: &UpdateError{
 			Code: "NotObserved", Effect: EffectFailAfterInterval, Object: id, Retry: true,
-			Message: "it wasn't well when the process before this one ended, and wasn't looked at since",
+			Message: "unhealthy before the restart; not rechecked yet",
 		}}
 	}
 }
 
-// spare gives what is ill its time from now on: while an update was on its way,
-// nothing of it was told.
-func (c *core) spare(now time.Time) {
-	for id, i := range c.ill {
+// restartGrace restarts the grace of unhealthy objects when an update completes:
+// they weren't reported during the update.
+func (c *core) restartGrace(now time.Time) {
+	for id, i := range c.unhealthy {
 		if !i.failsAt.IsZero() {
 			i.failsAt = now.Add(i.failsAt.Sub(i.since))
 		}
 		i.since, i.failing = now, false
-		c.ill[id] = i
+		c.unhealthy[id] = i
 	}
 }
 
-// restoredGrace is how long what an earlier process found ill may have been so
-// before it counts as failing, until it is judged anew, which takes a moment.
+// restoredGrace is the grace of unhealthy objects of an earlier process until their
+// health is observed.
 const restoredGrace = 10 * time.Minute
 
-// recovered brings the next pass forward when the last one failed because of
-// an object that is well now.
+// recovered makes the next sync due if the last one failed because of an object that
+// is healthy now.
 func (c *core) recovered(id payload.ObjectID, now time.Time) {
-	if c.pass.running || c.failures == 0 {
+	if c.sync.running || c.failures == 0 {
 		return
 	}
 	for _, e := range c.last.list {
 		if e.Object == id {
-			c.nextPass = now
+			c.nextSync = now
 			return
 		}
 	}
 }
 
-// worsen has what was ill for too long count as failing.
-func (c *core) worsen(now time.Time) {
-	for id, i := range c.ill {
+// failOverdue marks objects whose grace has passed as failing.
+func (c *core) failOverdue(now time.Time) {
+	for id, i := range c.unhealthy {
 		if !i.failing && !i.failsAt.IsZero() && !i.failsAt.After(now) {
 			i.failing = true
-			c.ill[id] = i
+			c.unhealthy[id] = i
 		}
 	}
 }
 
-// ills are the clocks of what is ill while the accepted release is level.
-func (c *core) ills() map[payload.ObjectID]WaitClock {
-	out := make(map[payload.ObjectID]WaitClock, len(c.ill))
-	for id, i := range c.ill {
+// unhealthyClocks returns the clocks of unhealthy objects of a complete release.
+func (c *core) unhealthyClocks() map[payload.ObjectID]WaitClock {
+	out := make(map[payload.ObjectID]WaitClock, len(c.unhealthy))
+	for id, i := range c.unhealthy {
 		if !i.failsAt.IsZero() && !overridden(c.overrides, id) {
 			out[id] = WaitClock{Running: i.since}
 		}
@@ -111,29 +110,29 @@ func (c *core) ills() map[payload.ObjectID]WaitClock {
 	return out
 }
 
-// clocksNow are the clocks that the next process wants to know.
-func (c *core) clocksNow() map[payload.ObjectID]WaitClock {
+// currentClocks returns the clocks to persist.
+func (c *core) currentClocks() map[payload.ObjectID]WaitClock {
 	if c.state == payload.Reconciling {
-		return c.ills()
+		return c.unhealthyClocks()
 	}
 	return maps.Clone(c.clocks)
 }
 
-// rest stops the clocks of what nobody waits for any more.
-func (c *core) rest(now time.Time) {
+// stopClocks stops the clocks of all objects.
+func (c *core) stopClocks(now time.Time) {
 	for id, clock := range c.clocks {
 		c.clocks[id] = WaitClock{Spent: clock.At(now)}
 	}
 }
 
-// illnesses are the errors of what is ill, while the accepted release is level:
-// before that its passes tell what isn't.
-func (c *core) illnesses() []*UpdateError {
+// unhealthyErrors returns the errors of unhealthy objects of a complete release;
+// before completion its syncs report them.
+func (c *core) unhealthyErrors() []*UpdateError {
 	if c.state != payload.Reconciling {
 		return nil
 	}
 	var out []*UpdateError
-	for id, i := range c.ill {
+	for id, i := range c.unhealthy {
 		if overridden(c.overrides, id) || c.accepted.manifest(id) == nil {
 			continue
 		}
@@ -146,9 +145,9 @@ func (c *core) illnesses() []*UpdateError {
 		}
 		out = append(out, &e)
 	}
-	// A list has room for some only: always for the same, the worst first.
+	// The order decides which errors a bounded list keeps.
 	slices.SortFunc(out, func(a, b *UpdateError) int {
-		return cmp.Or(b.Effect.rank()-a.Effect.rank(), c.accepted.place[a.Object]-c.accepted.place[b.Object])
+		return cmp.Or(b.Effect.rank()-a.Effect.rank(), c.accepted.index[a.Object]-c.accepted.index[b.Object])
 	})
 	return out
 }

@@ -15,17 +15,15 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/precondition"
 )
 
-// ReasonPreconditions is the reason of a target that several preconditions
-// hold back.
+// ReasonPreconditions is the reason of a release that several preconditions block.
 const ReasonPreconditions = "PreconditionsFailed"
 
-// loadIsAccepted shows that the desired release is the accepted one.
-func (c *core) loadIsAccepted(now time.Time) {
+// setAccepted marks the desired release as accepted.
+func (c *core) setAccepted(now time.Time) {
 	c.load = loading{number: c.load.number, phase: loadDone, target: c.desired, step: StepPayloadLoaded, since: now}
 }
 
-// startLoad begins to load the desired release when it isn't accepted yet and
-// nothing else is being loaded.
+// startLoad starts a due load of the desired release unless another one runs.
 func (c *core) startLoad(now time.Time) []action {
 	l := &c.load
 	if l.phase == loadRunning || l.phase == loadDone || c.desired.Empty() && !l.restoring {
@@ -41,10 +39,10 @@ func (c *core) startLoad(now time.Time) []action {
 	l.phase, l.step, l.since = loadRunning, StepRetrievePayload, now
 	l.attempt++
 	l.retryAt = time.Time{}
-	// What was accepted before this process began has passed its checks, and
-	// comparing it with nothing would only fail them.
-	level := c.accepted == nil && c.state == payload.Reconciling && (c.restore.Applied.Empty() || c.keeps(l.target))
-	check := !l.restoring && !level && !c.restore.Accepted.Equal(l.target)
+	// The accepted release of an earlier process has passed its checks, and has no
+	// current release to compare with.
+	complete := c.accepted == nil && c.state == payload.Reconciling && (c.restore.Applied.Empty() || c.wasComplete(l.target))
+	check := !l.restoring && !complete && !c.restore.Accepted.Equal(l.target)
 	l.checked = check
 	current := Current{Overrides: c.overrides}
 	if c.accepted != nil {
@@ -63,7 +61,7 @@ func (c *core) loadStep(e loadStepped, now time.Time) {
 	c.load.step, c.load.since, c.lastProgress = e.step, now, now
 }
 
-// loaded ends a load: the release is accepted, or what was accepted stays.
+// loaded ends a load: it accepts the release, or records why it is rejected.
 func (c *core) loaded(e loaded, now time.Time) []action {
 	if c.load.phase != loadRunning || e.number != c.load.number {
 		return nil
@@ -76,7 +74,7 @@ func (c *core) loaded(e loaded, now time.Time) []action {
 	}
 	c.load.failure, c.load.since = failure, now
 	if c.load.restoring {
-		// The desired release is worth a try all the same.
+		// Continue with the desired release.
 		c.load = loading{number: c.load.number}
 		return nil
 	}
@@ -89,7 +87,7 @@ func (c *core) loaded(e loaded, now time.Time) []action {
 	return nil
 }
 
-// loadFailure returns why a release isn't accepted, or nil.
+// loadFailure returns why a release is rejected, or nil.
 func loadFailure(e loaded) *UpdateError {
 	if e.err != nil {
 		return asUpdateError(payload.ObjectID{}, e.err)
@@ -101,7 +99,7 @@ func loadFailure(e loaded) *UpdateError {
 		}
 	}
 	if len(blocking) > 0 {
-		return violated(blocking)
+		return preconditionError(blocking)
 	}
 	if e.info.Payload == nil {
 		return &UpdateError{Code: "NoPayload", Effect: EffectFail, Nested: errors.New("the retriever returned no payload"), Retry: true}
@@ -109,9 +107,8 @@ func loadFailure(e loaded) *UpdateError {
 	return nil
 }
 
-// violated makes one error of blocking violations. It is worth a retry only
-// if all may go away by themselves.
-func violated(blocking []precondition.Violation) *UpdateError {
+// preconditionError combines blocking violations. It is retriable if all are.
+func preconditionError(blocking []precondition.Violation) *UpdateError {
 	out := &UpdateError{Code: blocking[0].Reason, Effect: EffectFail, Retry: true}
 	texts := make([]string, 0, len(blocking))
 	for _, v := range blocking {
@@ -125,7 +122,7 @@ func violated(blocking []precondition.Violation) *UpdateError {
 	return out
 }
 
-// accept makes the loaded release the one that passes are about.
+// accept makes the loaded release the accepted one.
 func (c *core) accept(e loaded, now time.Time) []action {
 	p := e.info.Payload
 	before := c.accepted
@@ -135,9 +132,9 @@ func (c *core) accept(e loaded, now time.Time) []action {
 		Checked: c.load.checked, AcceptedRisks: risks(e.violations), Warnings: warnings(e.violations),
 	}
 	if before != nil && before.sameContent(release) {
-		// Another revision of the source names the same manifests.
+		// Another revision of the source declares the same manifests.
 		before.Release = release
-		c.loadIsAccepted(now)
+		c.setAccepted(now)
 		return nil
 	}
 	c.accepted = newAccepted(release, p)
@@ -146,9 +143,9 @@ func (c *core) accept(e loaded, now time.Time) []action {
 		maps.Copy(c.clocks, c.restore.Waits)
 	}
 	c.state = c.stateFor(before)
-	c.ill = map[payload.ObjectID]illness{} // What is ill still is told again.
+	c.unhealthy = map[payload.ObjectID]unhealthyObject{} // health is reported again
 	if before == nil && c.state == payload.Reconciling {
-		c.illBefore()
+		c.restoreUnhealthy()
 	}
 	if c.load.restoring {
 		c.load = loading{number: c.load.number}
@@ -160,22 +157,22 @@ func (c *core) accept(e loaded, now time.Time) []action {
 	}
 	c.restore.Accepted = Desired{}
 	c.attempt, c.completed, c.failures, c.began = 0, 0, 0, false
-	c.pass.done, c.pass.skipped, c.pass.runLevel, c.pass.errs, c.pass.waits = 0, 0, -1, errorList{}, nil
+	c.sync.done, c.sync.skipped, c.sync.runLevel, c.sync.errs, c.sync.waits = 0, 0, -1, errorList{}, nil
 	c.last, c.since = errorList{}, map[payload.ObjectID]time.Time{}
 	c.reached = make(map[payload.ObjectID]bool, len(p.Manifests))
-	c.nextPass, c.lastProgress = now, now
+	c.nextSync, c.lastProgress = now, now
 	c.startHistory(before == nil && c.state == payload.Reconciling, now)
-	return c.stopPass()
+	return c.stopSync()
 }
 
-// sameContent reports whether the release has the manifests of a.
+// sameContent reports whether the release has the same manifests as a.
 func (a *accepted) sameContent(r Release) bool {
 	return a.Version == r.Version && a.VersionHash == r.VersionHash && a.VersionHash != "" && a.Selection.Equal(r.Selection)
 }
 
-// stateFor chooses the state of a newly accepted release that follows before.
-// The first one of a process follows what an earlier process left; without a
-// word of that it is as the caller of Update says.
+// stateFor returns the state of a newly accepted release. before is the previous one
+// of this process, nil for the first; that one follows the restored state, or else
+// the state of Update.
 func (c *core) stateFor(before *accepted) payload.State {
 	to, was := c.accepted.Version, c.restore
 	switch {
@@ -189,7 +186,7 @@ func (c *core) stateFor(before *accepted) payload.State {
 		return c.state
 	case was.Unfinished && was.Accepted.Equal(c.accepted.Desired):
 		return was.State
-	case c.keeps(c.accepted.Desired):
+	case c.wasComplete(c.accepted.Desired):
 		return payload.Reconciling
 	case version.IsRollback(was.Accepted.Version, to), version.IsRollback(was.Applied.Version, to):
 		return payload.RollingBack
@@ -198,13 +195,12 @@ func (c *core) stateFor(before *accepted) payload.State {
 	}
 }
 
-// keeps reports whether the release is the one that an earlier process left
-// level.
-func (c *core) keeps(d Desired) bool {
+// wasComplete reports whether the release was complete in an earlier process.
+func (c *core) wasComplete(d Desired) bool {
 	return !c.restore.Unfinished && c.restore.Applied.Equal(d)
 }
 
-// risks lists the waived violations.
+// risks returns the waived violations.
 func risks(violations []precondition.Violation) []string {
 	var out []string
 	for _, v := range violations {
@@ -215,7 +211,7 @@ func risks(violations []precondition.Violation) []string {
 	return out
 }
 
-// warnings lists the violations that hold nothing back.
+// warnings returns the violations that don't block.
 func warnings(violations []precondition.Violation) []string {
 	var out []string
 	for _, v := range violations {
@@ -226,9 +222,8 @@ func warnings(violations []precondition.Violation) []string {
 	return out
 }
 
-// startHistory notes that the accepted release begins; what it supersedes
-// ends as it is. A release that was level before this process began has its
-// entry already.
+// startHistory adds the accepted release to the history and ends the previous one. A
+// release that was complete in an earlier process, known, has an entry already.
 func (c *core) startHistory(known bool, now time.Time) {
 	if len(c.history) > 0 && c.history[0].Ended.IsZero() {
 		c.history = append([]HistoryFact(nil), c.history...)

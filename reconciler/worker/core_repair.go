@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// Bounds of repairs: how many run at once beside a pass, how many wait before
-// a whole pass is cheaper, and how long a failed one waits at first.
+// Limits of repairs: how many run concurrently, how many are queued before a full sync
+// replaces them, and the backoff after a failure.
 const (
 	maxRepairs     = 4
 	maxDrifts      = 1024
@@ -19,17 +19,17 @@ const (
 	repairDoubling = 8
 )
 
-// drift is an object that has to be applied anew.
+// drift is a drifted object, to be applied again.
 type drift struct {
-	id       payload.ObjectID
-	notUntil time.Time
-	failures int
-	running  bool
-	// again says that it drifted once more while its repair ran.
-	again bool
+	id        payload.ObjectID
+	notBefore time.Time
+	failures  int
+	running   bool
+	// driftedAgain is set by drift during the repair.
+	driftedAgain bool
 }
 
-// repairs are the drifted objects, in the order of their drift.
+// repairs are the drifted objects in the order of their drift.
 type repairs struct{ list []drift }
 
 func (r repairs) index(id payload.ObjectID) int {
@@ -44,21 +44,21 @@ func (c *core) drifted(e drifted, now time.Time) {
 	list := slices.Clone(c.repairs.list)
 	defer func() { c.repairs.list = list }()
 	if i := c.repairs.index(e.id); i >= 0 {
-		list[i].again = list[i].running
+		list[i].driftedAgain = list[i].running
 		return
 	}
 	if len(list) >= maxDrifts {
-		// So many at once are no drift any more: the whole set is looked at.
+		// A full sync is cheaper than this many repairs.
 		list = nil
-		c.nextPass = now
+		c.nextSync = now
 		return
 	}
-	list = append(list, drift{id: e.id, notUntil: now})
+	list = append(list, drift{id: e.id, notBefore: now})
 }
 
-// manifestToRepair returns the manifest that the object should be like now:
-// the accepted one if it was reached, else the one that was level before;
-// nil for an object that isn't ours to repair.
+// manifestToRepair returns the current manifest of an object: that of the accepted
+// payload if the object was reached, else that of the applied one; nil for an object
+// that isn't repaired.
 func (c *core) manifestToRepair(id payload.ObjectID) *payload.Manifest {
 	if c.accepted == nil || overridden(c.overrides, id) {
 		return nil
@@ -76,7 +76,7 @@ func (c *core) manifestToRepair(id payload.ObjectID) *payload.Manifest {
 	return nil
 }
 
-// startRepairs begins those that are due.
+// startRepairs starts the due repairs.
 func (c *core) startRepairs(now time.Time) []action {
 	if c.paused || !c.beganAny {
 		return nil
@@ -90,7 +90,7 @@ func (c *core) startRepairs(now time.Time) []action {
 	var out []action
 	var list []drift
 	for _, d := range c.repairs.list {
-		if d.running || d.notUntil.After(now) || running >= maxRepairs {
+		if d.running || d.notBefore.After(now) || running >= maxRepairs {
 			list = append(list, d)
 			continue
 		}
@@ -98,7 +98,7 @@ func (c *core) startRepairs(now time.Time) []action {
 		if m == nil {
 			continue
 		}
-		d.running, d.again = true, false
+		d.running, d.driftedAgain = true, false
 		running++
 		list = append(list, d)
 		out = append(out, repair{m})
@@ -119,17 +119,17 @@ func (c *core) repaired(e repaired, now time.Time) {
 	switch {
 	case e.err != nil && e.err.Effect.rank() >= EffectFailAfterInterval.rank():
 		d.failures++
-		d.notUntil = now.Add(c.wait(min(repairBackoff<<min(d.failures, repairDoubling), c.interval)))
+		d.notBefore = now.Add(c.wait(min(repairBackoff<<min(d.failures, repairDoubling), c.interval)))
 		list[i] = d
 		c.mark(e.id, now)
 		c.last = c.last.without(e.id).add(e.err)
-	case d.again:
-		d.failures, d.notUntil, d.again = 0, now, false
+	case d.driftedAgain:
+		d.failures, d.notBefore, d.driftedAgain = 0, now, false
 		list[i] = d
 	default:
 		list = slices.Delete(list, i, i+1)
 	}
-	if e.moot {
+	if e.obsolete {
 		c.repairs.list = list
 		return
 	}

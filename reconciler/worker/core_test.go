@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/precondition"
 )
 
-// script drives a core by commands and shows what it decides. Time stands
-// still but for the command "time". Waits have their jitter, drawn from seed 0.
+// script passes the commands of a scenario to a core as events and renders its
+// actions and status. Only the command "time" advances the clock. Jitter has seed 0.
 type script struct {
 	core   core
 	now    time.Time
@@ -33,8 +33,8 @@ func newScript(restore Restore) *script {
 	return &script{now: start, start: start, core: newCore(80*time.Second, 0, restore)}
 }
 
-// Every script in testdata is a scenario: go test ./reconciler/worker
-// -rewrite, then read the diff.
+// Every file in testdata is a scenario; go test ./reconciler/worker -rewrite
+// regenerates them.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		t.Helper()
@@ -42,7 +42,7 @@ func TestScenarios(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
 			if d.Cmd == "restore" {
-				s = newScript(restored(t, d))
+				s = newScript(restoreOf(t, d))
 				return "ok\n"
 			}
 			return s.run(t, d)
@@ -50,7 +50,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// run gives one event to the core and renders actions and status.
+// run passes one event to the core and renders actions and status.
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	e := s.event(t, d)
@@ -75,38 +75,38 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 		return s.loadedEvent(t, d)
 	case "stale-loaded":
 		return loaded{number: s.core.load.number - 1, err: errors.New("stale")}
-	case "begun":
-		return passStepped{s.core.pass.number, StepApplyManifests}
-	case "judged":
-		return judgedEvent(t, d)
-	case "wrote", "applied", "failed", "skipped", "waiting":
+	case "started":
+		return syncStepped{s.core.sync.number, StepApplyManifests}
+	case "health":
+		return healthEvent(t, d)
+	case "written", "applied", "failed", "skipped", "waiting":
 		return s.manifestEvent(t, d)
-	case "passed":
-		e := passed{number: s.core.pass.number, complete: d.HasArg("complete")}
+	case "sync-ended":
+		e := syncEnded{number: s.core.sync.number, complete: d.HasArg("complete")}
 		if reason := arg(d, "error"); reason != "" {
-			e.err = &UpdateError{Code: reason, Effect: EffectFail, Message: "the pass failed", Retry: true}
+			e.err = &UpdateError{Code: reason, Effect: EffectFail, Message: "sync failed", Retry: true}
 		}
 		return e
 	case "drifted":
 		return drifted{object(d.CmdArgs[0].Key)}
 	case "repaired":
-		e := repaired{id: object(d.CmdArgs[0].Key), moot: d.HasArg("moot")}
+		e := repaired{id: object(d.CmdArgs[0].Key), obsolete: d.HasArg("obsolete")}
 		if reason := arg(d, "error"); reason != "" {
-			e.err = &UpdateError{Code: reason, Effect: EffectFail, Object: e.id, Message: "refused", Retry: true}
+			e.err = &UpdateError{Code: reason, Effect: EffectFail, Object: e.id, Message: "apply failed", Retry: true}
 		}
 		return e
-	case "look-again":
-		return lookAgain{}
+	case "retry-now":
+		return retryNow{}
 	case "pause":
-		return pausing{true}
+		return pauseSet{true}
 	case "resume":
-		return pausing{false}
+		return pauseSet{false}
 	case "time":
-		passed, err := time.ParseDuration(d.CmdArgs[0].Key)
+		elapsed, err := time.ParseDuration(d.CmdArgs[0].Key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.now = s.now.Add(passed)
+		s.now = s.now.Add(elapsed)
 		return ticked{}
 	default:
 		t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
@@ -133,16 +133,16 @@ func (s *script) loadedEvent(t *testing.T, d *datadriven.TestData) event {
 	t.Helper()
 	e := loaded{number: s.core.load.number}
 	if reason := arg(d, "error"); reason != "" {
-		e.err = &UpdateError{Code: reason, Message: "because " + reason, Retry: !d.HasArg("permanent")}
+		e.err = &UpdateError{Code: reason, Message: "cause " + reason, Retry: !d.HasArg("permanent")}
 		return e
 	}
 	if name := arg(d, "violation"); name != "" {
 		e.violations = append(e.violations, precondition.Violation{
-			Name: name, Reason: name, Message: "found and wanted", Blocking: true, Retriable: d.HasArg("retriable"), Waived: d.HasArg("waived"),
+			Name: name, Reason: name, Message: "check failed", Blocking: true, Retriable: d.HasArg("retriable"), Waived: d.HasArg("waived"),
 		})
 	}
 	if name := arg(d, "warning"); name != "" {
-		e.violations = append(e.violations, precondition.Violation{Name: name, Reason: name, Message: "found and wanted"})
+		e.violations = append(e.violations, precondition.Violation{Name: name, Reason: name, Message: "check failed"})
 	}
 	target := s.core.load.target
 	e.info = PayloadInfo{Payload: testPayload(t, target.Version, strings.Fields(d.Input)...), Verified: true}
@@ -156,45 +156,45 @@ func (s *script) manifestEvent(t *testing.T, d *datadriven.TestData) event {
 		t.Fatalf("%s: no manifest %s", d.Pos, d.CmdArgs[0].Key)
 	}
 	switch d.Cmd {
-	case "wrote":
-		return wrote{s.core.pass.number, m}
+	case "written":
+		return objectWritten{s.core.sync.number, m}
 	case "waiting":
-		return waitingFor{s.core.pass.number, m, Waiting{
-			Reason: arg(d, "reason"), Message: "2 of 3 updated", Spent: duration(t, arg(d, "spent")), Stopped: d.HasArg("stopped"),
+		return waitingFor{s.core.sync.number, m, Waiting{
+			Reason: arg(d, "reason"), Message: "2 of 3 replicas updated", Spent: duration(t, arg(d, "spent")), Stopped: d.HasArg("stopped"),
 		}}
 	case "failed":
-		err := &UpdateError{Code: arg(d, "reason"), Effect: Effect(arg(d, "effect")), Object: m.ID, Message: "refused", Retry: true}
+		err := &UpdateError{Code: arg(d, "reason"), Effect: Effect(arg(d, "effect")), Object: m.ID, Message: "apply failed", Retry: true}
 		if err.Effect == "" {
 			err.Effect = EffectFail
 		}
-		return appliedOne{number: s.core.pass.number, manifest: m, err: err}
+		return manifestDone{number: s.core.sync.number, manifest: m, err: err}
 	default:
-		return appliedOne{number: s.core.pass.number, manifest: m, skipped: d.Cmd == "skipped"}
+		return manifestDone{number: s.core.sync.number, manifest: m, skipped: d.Cmd == "skipped"}
 	}
 }
 
-// restored is what an earlier process left.
-func restored(t *testing.T, d *datadriven.TestData) Restore {
+// restoreOf returns the state of an earlier process.
+func restoreOf(t *testing.T, d *datadriven.TestData) Restore {
 	t.Helper()
 	r := Restore{Accepted: desired(arg(d, "accepted")), Applied: desired(arg(d, "applied"))}
 	r.State, r.Unfinished = payload.ParseState(arg(d, "unfinished"))
 	if name := arg(d, "waiting"); name != "" {
 		r.Waits = map[payload.ObjectID]WaitClock{object(name): {Spent: duration(t, arg(d, "spent"))}}
 	}
-	if name := arg(d, "ill"); name != "" {
+	if name := arg(d, "unhealthy"); name != "" {
 		since := newScript(Restore{}).start.Add(-duration(t, arg(d, "for")))
 		r.Waits = map[payload.ObjectID]WaitClock{object(name): {Running: since}}
 	}
 	return r
 }
 
-// judgedEvent is an object's health: "judged web well", or "judged web
+// healthEvent returns the health of an object: "health web ok", or "health web
 // reason=X grace=10m [effect=…]".
-func judgedEvent(t *testing.T, d *datadriven.TestData) event {
+func healthEvent(t *testing.T, d *datadriven.TestData) event {
 	t.Helper()
-	e := judged{id: object(d.CmdArgs[0].Key), grace: duration(t, arg(d, "grace"))}
-	if !d.HasArg("well") {
-		e.err = &UpdateError{Code: arg(d, "reason"), Effect: EffectFailAfterInterval, Object: e.id, Message: "1 of 2 available", Retry: true}
+	e := healthObserved{id: object(d.CmdArgs[0].Key), grace: duration(t, arg(d, "grace"))}
+	if !d.HasArg("ok") {
+		e.err = &UpdateError{Code: arg(d, "reason"), Effect: EffectFailAfterInterval, Object: e.id, Message: "1 of 2 replicas available", Retry: true}
 		if effect := arg(d, "effect"); effect != "" {
 			e.err.Effect = Effect(effect)
 		}
@@ -214,7 +214,7 @@ func duration(t *testing.T, text string) time.Duration {
 	return d
 }
 
-// testPayload has one ConfigMap an object name; the hash follows the names.
+// testPayload has one ConfigMap per object name; the names determine the hash.
 func testPayload(t *testing.T, version string, names ...string) *payload.Payload {
 	t.Helper()
 	p := &payload.Payload{Product: "platform", Version: version, VersionHash: "sha256:" + strings.Join(names, "-")}
@@ -256,14 +256,14 @@ func (s *script) renderAction(out *strings.Builder, a action) {
 		fmt.Fprintf(out, "> load %s check=%v dry-run=%v\n", a.desired.Version, a.check, a.dryRun)
 	case stopLoad:
 		fmt.Fprintf(out, "> stop load\n")
-	case startPass:
-		fmt.Fprintf(out, "> pass over %s as %s attempt=%d begin=%v", a.work.Desired.Version, a.work.State, a.work.Attempt, a.begin)
+	case startSync:
+		fmt.Fprintf(out, "> sync %s as %s attempt=%d begin=%v", a.work.Desired.Version, a.work.State, a.work.Attempt, a.begin)
 		for _, o := range a.work.Overrides {
 			fmt.Fprintf(out, " without %s", o.ID.Name)
 		}
 		fmt.Fprintln(out)
-	case stopPass:
-		fmt.Fprintf(out, "> stop pass\n")
+	case stopSync:
+		fmt.Fprintf(out, "> stop sync\n")
 	case repair:
 		data, _ := a.manifest.Object.Object["data"].(map[string]any)
 		fmt.Fprintf(out, "> repair %s of %v\n", a.manifest.ID.Name, data["version"])
@@ -280,7 +280,7 @@ func (s *script) renderAction(out *strings.Builder, a action) {
 	}
 }
 
-// clock is a time in whole seconds since the start.
+// clock formats a time as whole seconds since the start.
 func (s *script) clock(t time.Time) string {
 	return fmt.Sprintf("+%ds", int(t.Sub(s.start).Seconds()))
 }
@@ -309,7 +309,7 @@ func (s *script) renderStatus(out *strings.Builder) {
 	}
 	fmt.Fprintln(out)
 	if f := st.Load.Failure; f != nil {
-		fmt.Fprintf(out, "  not accepted: %s (%s) attempt=%d retry=%v", f, f.Code, st.Load.Attempt, f.Retry)
+		fmt.Fprintf(out, "  rejected: %s (%s) attempt=%d retry=%v", f, f.Code, st.Load.Attempt, f.Retry)
 		if !st.Load.RetryAt.IsZero() {
 			fmt.Fprintf(out, " at %s", s.clock(st.Load.RetryAt))
 		}
@@ -343,7 +343,7 @@ func (s *script) renderStatus(out *strings.Builder) {
 	}
 }
 
-func TestARefusedReleaseTellsWhoSignedIt(t *testing.T) {
+func TestARejectedReleaseReportsItsSigners(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	c, _ := next(core{interval: time.Minute}, updated{generation: 1, desired: desired("1.0.0"), state: payload.Updating}, now)
 	info := PayloadInfo{Payload: testPayload(t, "1.0.0", "a"), Verified: true, Evidence: []string{"ci"}}
@@ -353,16 +353,16 @@ func TestARefusedReleaseTellsWhoSignedIt(t *testing.T) {
 	}
 }
 
-func TestWhatBlocksSaysWhetherItMayPassByItself(t *testing.T) {
+func TestBlockingObjectsReportWhetherTheyAreRetriable(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	c, _ := next(core{interval: time.Minute}, updated{generation: 1, desired: desired("1.0.0"), state: payload.Updating}, now)
 	c, _ = next(c, loaded{number: c.load.number, info: PayloadInfo{Payload: testPayload(t, "1.0.0", "a", "b", "c"), Verified: true}}, now)
-	c, _ = next(c, passStepped{c.pass.number, StepApplyManifests}, now)
+	c, _ = next(c, syncStepped{c.sync.number, StepApplyManifests}, now)
 	for name, retry := range map[string]bool{"a": true, "b": false} {
-		err := &UpdateError{Code: "Refused", Effect: EffectFail, Object: object(name), Retry: retry}
-		c, _ = next(c, appliedOne{number: c.pass.number, manifest: c.accepted.manifest(object(name)), err: err}, now)
+		err := &UpdateError{Code: "Rejected", Effect: EffectFail, Object: object(name), Retry: retry}
+		c, _ = next(c, manifestDone{number: c.sync.number, manifest: c.accepted.manifest(object(name)), err: err}, now)
 	}
-	c, _ = next(c, waitingFor{c.pass.number, c.accepted.manifest(object("c")), Waiting{Reason: "InProgress"}}, now)
+	c, _ = next(c, waitingFor{c.sync.number, c.accepted.manifest(object("c")), Waiting{Reason: "InProgress"}}, now)
 	s := c.status()
 	got := map[string]bool{}
 	for _, b := range s.Blocking {

@@ -14,43 +14,43 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// Effect is what an error means for the release.
+// Effect is the effect of an error on the release.
 type Effect string
 
-// The effects, the mildest first.
+// The effects in ascending severity.
 const (
-	// EffectNone is a wait: nothing is wrong yet.
+	// EffectNone is a wait, not a problem.
 	EffectNone Effect = "None"
-	// EffectReport is shown but stops nothing.
+	// EffectReport is reported, but doesn't stop the sync.
 	EffectReport Effect = "Report"
-	// EffectFailAfterInterval becomes a failure when it lasts.
+	// EffectFailAfterInterval becomes a failure if it persists.
 	EffectFailAfterInterval Effect = "FailAfterInterval"
 	// EffectFail is a failure.
 	EffectFail Effect = "Fail"
 )
 
-// rank orders effects by their weight; the unknown one is a failure.
+// rank returns the severity; an unknown effect is a failure.
 func (e Effect) rank() int {
 	return slices.Index([]Effect{EffectNone, EffectReport, EffectFailAfterInterval, EffectFail}, e) & 3
 }
 
-// UpdateError is why an object, or a whole pass, isn't level.
+// UpdateError is why an object, or a whole sync, failed.
 type UpdateError struct {
 	// Code is the condition reason, in CamelCase.
 	Code string
-	// Effect says how bad it is; "" is EffectFail.
+	// Effect is the severity; "" is EffectFail.
 	Effect Effect
-	// Object is what it is about; zero for a whole pass.
+	// Object is the affected object, zero for a whole sync.
 	Object payload.ObjectID
-	// Message replaces the text of Nested where it is set.
+	// Message replaces the text of Nested if set.
 	Message string
 	// Nested is the cause.
 	Nested error
-	// Retry says that trying again may help without anybody's doing.
+	// Retry marks a transient error, which is retried automatically.
 	Retry bool
 }
 
-// Error names the object first.
+// Error returns the message, which starts with the object.
 func (e *UpdateError) Error() string {
 	text := e.Message
 	if text == "" && e.Nested != nil {
@@ -71,14 +71,14 @@ func (e *UpdateError) Unwrap() error { return e.Nested }
 // Reason returns the condition reason.
 func (e *UpdateError) Reason() string { return e.Code }
 
-// Retriable reports whether trying again may help.
+// Retriable reports whether the error is transient.
 func (e *UpdateError) Retriable() bool { return e.Retry }
 
 // ReasonFailed is the reason of errors that carry none.
 const ReasonFailed = "ManifestNotApplied"
 
-// asUpdateError gives err a reason, an effect and an object. An error that
-// says nothing about retries is retried: passes are bounded by their backoff.
+// asUpdateError adds a reason, an effect and an object to err. Errors without
+// Retriable are retried, with backoff.
 func asUpdateError(id payload.ObjectID, err error) *UpdateError {
 	if known, ok := errors.AsType[*UpdateError](err); ok {
 		out := *known
@@ -100,19 +100,19 @@ func asUpdateError(id payload.ObjectID, err error) *UpdateError {
 	return out
 }
 
-// ReasonMultiple is the reason of several unlike errors.
+// ReasonMultiple is the reason of errors with different reasons.
 const ReasonMultiple = "MultipleErrors"
 
-// maxSummary bounds how many errors a summary spells out.
+// maxSummary limits the messages in a summary.
 const maxSummary = 10
 
-// maxErrors bounds how many errors of a pass are kept.
+// maxErrors limits the errors kept per sync.
 const maxErrors = 100
 
-// errorList is a bounded list; it is never changed in place.
+// errorList is a bounded, immutable list.
 type errorList struct {
 	list []*UpdateError
-	// more counts those that found no room.
+	// more counts the dropped errors.
 	more int
 }
 
@@ -125,7 +125,7 @@ func (l errorList) add(e *UpdateError) errorList {
 	return l
 }
 
-// without returns the list without an object's errors.
+// without returns the list without the errors of an object.
 func (l errorList) without(id payload.ObjectID) errorList {
 	about := func(e *UpdateError) bool { return e.Object == id }
 	if slices.ContainsFunc(l.list, about) {
@@ -134,9 +134,9 @@ func (l errorList) without(id payload.ObjectID) errorList {
 	return l
 }
 
-// summarize makes one error of many: waits are left out beside true failures,
-// the heaviest and, among equals, the first of the payload comes first,
-// because later ones often follow from it. errs is in payload order.
+// summarize combines errors, which are in payload order. It omits waits if there are
+// failures, and lists the most severe error first, then the first of the payload:
+// later ones are often its consequence.
 func summarize(errs errorList) *UpdateError {
 	if len(errs.list) == 0 {
 		return nil
@@ -150,8 +150,8 @@ func summarize(errs errorList) *UpdateError {
 	if total == 1 {
 		return first
 	}
-	lines, told := alike(sorted)
-	if rest := total - told; rest > 0 {
+	lines, counted := summaryLines(sorted)
+	if rest := total - counted; rest > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more", rest))
 	}
 	code, nested := first.Code, make([]error, 0, len(sorted))
@@ -165,49 +165,48 @@ func summarize(errs errorList) *UpdateError {
 	}
 	return &UpdateError{
 		Code: code, Effect: first.Effect, Object: first.Object, Retry: retry,
-		Message: fmt.Sprintf("%d objects are not level: %s", total, strings.Join(lines, "; ")),
+		Message: fmt.Sprintf("%d objects are not ready: %s", total, strings.Join(lines, "; ")),
 		Nested:  errors.Join(nested...),
 	}
 }
 
-// alike spells out at most maxSummary errors; those that say the same of
-// another object are only counted, at the first of them. told is how many
-// errors the lines tell of.
-func alike(errs []*UpdateError) (lines []string, told int) {
-	place := map[string]int{}
+// summaryLines returns at most maxSummary messages and the number of errors that
+// they cover. Equal messages of several objects share a line.
+func summaryLines(errs []*UpdateError) (lines []string, counted int) {
+	index := map[string]int{}
 	var firsts []string
 	var more []int
 	for _, e := range errs {
 		key := e.Code + " " + e.about()
-		i, known := place[key]
+		i, known := index[key]
 		if !known {
 			if len(firsts) == maxSummary {
 				continue
 			}
 			i = len(firsts)
-			place[key] = i
+			index[key] = i
 			firsts, more = append(firsts, e.Error()), append(more, 0)
 		} else {
 			more[i]++
 		}
-		told++
+		counted++
 	}
 	for i, line := range firsts {
 		if more[i] > 0 {
-			line += fmt.Sprintf(" (and %d alike)", more[i])
+			line += fmt.Sprintf(" (and %d similar)", more[i])
 		}
 		lines = append(lines, line)
 	}
-	return lines, told
+	return lines, counted
 }
 
-// about is the error without the name of its object before it.
+// about returns the message without the leading object.
 func (e *UpdateError) about() string {
 	return strings.TrimPrefix(e.Error(), e.Object.String()+": ")
 }
 
-// rootFirst sorts by weight and keeps payload order among equals; repeated
-// texts and ended contexts are dropped where anything else is left.
+// rootFirst sorts by severity, then by payload order. It drops repeated messages and
+// canceled contexts unless nothing else is left.
 func rootFirst(errs []*UpdateError) []*UpdateError {
 	seen := make(map[string]bool, len(errs))
 	kept := slices.DeleteFunc(slices.Clone(errs), func(e *UpdateError) bool {

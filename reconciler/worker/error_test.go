@@ -13,22 +13,22 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// refusal carries a reason as the errors of other packages do.
-type refusal struct{ retriable bool }
+// reasonedError has a reason, like the errors of other packages.
+type reasonedError struct{ retriable bool }
 
-func (refusal) Error() string     { return "webhook refused" }
-func (refusal) Reason() string    { return "WebhookFailed" }
-func (r refusal) Retriable() bool { return r.retriable }
+func (reasonedError) Error() string     { return "webhook failed" }
+func (reasonedError) Reason() string    { return "WebhookFailed" }
+func (r reasonedError) Retriable() bool { return r.retriable }
 
-func TestAnErrorKeepsItsReasonAndGetsItsObject(t *testing.T) {
+func TestAnErrorKeepsItsReasonAndHasItsObject(t *testing.T) {
 	id := object("a")
 	for name, tc := range map[string]struct {
 		err  error
 		want UpdateError
 	}{
 		"plain":     {errors.New("x"), UpdateError{Code: ReasonFailed, Effect: EffectFail, Object: id, Retry: true}},
-		"reasoned":  {fmt.Errorf("apply: %w", refusal{retriable: false}), UpdateError{Code: "WebhookFailed", Effect: EffectFail, Object: id}},
-		"retriable": {refusal{retriable: true}, UpdateError{Code: "WebhookFailed", Effect: EffectFail, Object: id, Retry: true}},
+		"reasoned":  {fmt.Errorf("apply: %w", reasonedError{retriable: false}), UpdateError{Code: "WebhookFailed", Effect: EffectFail, Object: id}},
+		"retriable": {reasonedError{retriable: true}, UpdateError{Code: "WebhookFailed", Effect: EffectFail, Object: id, Retry: true}},
 		"ours":      {&UpdateError{Code: "X", Effect: EffectNone}, UpdateError{Code: "X", Effect: EffectNone, Object: id}},
 		"about another": {
 			fmt.Errorf("apply: %w", &UpdateError{Code: "X", Object: object("b")}), UpdateError{Code: "X", Effect: EffectFail, Object: object("b")},
@@ -61,15 +61,15 @@ func TestASummaryNamesTheRootCauseFirst(t *testing.T) {
 		object string
 		text   string
 	}{
-		"one":                    {list(hard), "Invalid", "c", "ConfigMap c: invalid"},
-		"waits beside a failure": {list(wait, hard), "Invalid", "c", "ConfigMap c: invalid"},
-		"waits alone":            {list(wait), "RolloutInProgress", "a", "ConfigMap a: waits"},
-		"the heaviest comes first": {
-			list(soft, hard), ReasonMultiple, "c", "2 objects are not level: ConfigMap c: invalid; ConfigMap b: degraded",
+		"one":                 {list(hard), "Invalid", "c", "ConfigMap c: invalid"},
+		"waits and a failure": {list(wait, hard), "Invalid", "c", "ConfigMap c: invalid"},
+		"only waits":          {list(wait), "RolloutInProgress", "a", "ConfigMap a: waits"},
+		"the most severe error first": {
+			list(soft, hard), ReasonMultiple, "c", "2 objects are not ready: ConfigMap c: invalid; ConfigMap b: degraded",
 		},
-		"one reason stays one":     {list(hard, later), "Invalid", "c", "2 objects are not level: ConfigMap c: invalid (and 1 alike)"},
-		"ended contexts are noise": {list(ended, hard), "Invalid", "c", "ConfigMap c: invalid"},
-		"the same twice":           {list(hard, hard), "Invalid", "c", "ConfigMap c: invalid"},
+		"equal reasons":                 {list(hard, later), "Invalid", "c", "2 objects are not ready: ConfigMap c: invalid (and 1 similar)"},
+		"canceled contexts are dropped": {list(ended, hard), "Invalid", "c", "ConfigMap c: invalid"},
+		"repeated errors are dropped":   {list(hard, hard), "Invalid", "c", "ConfigMap c: invalid"},
 	} {
 		got := summarize(tc.errs)
 		if got.Code != tc.code || got.Object.Name != tc.object || got.Error() != tc.text {
@@ -77,7 +77,7 @@ func TestASummaryNamesTheRootCauseFirst(t *testing.T) {
 		}
 	}
 	if summarize(errorList{}) != nil {
-		t.Error("no errors have a summary")
+		t.Error("summary of no errors")
 	}
 }
 
@@ -87,14 +87,14 @@ func TestSummariesAreBounded(t *testing.T) {
 		l = l.add(&UpdateError{Code: "Invalid", Effect: EffectFail, Object: object(fmt.Sprintf("o%d", i)), Message: "invalid"})
 	}
 	got := summarize(l)
-	if want := "300 objects are not level: ConfigMap o0: invalid (and 99 alike); and 200 more"; len(l.list) != maxErrors || got.Error() != want {
+	if want := "300 objects are not ready: ConfigMap o0: invalid (and 99 similar); and 200 more"; len(l.list) != maxErrors || got.Error() != want {
 		t.Errorf("%d errors kept, the summary is %q, want %q", len(l.list), got.Error(), want)
 	}
-	var unlike errorList
+	var distinct errorList
 	for i := range maxErrors {
-		unlike = unlike.add(&UpdateError{Code: "Invalid", Effect: EffectFail, Object: object(fmt.Sprintf("o%d", i)), Message: fmt.Sprintf("invalid %d", i)})
+		distinct = distinct.add(&UpdateError{Code: "Invalid", Effect: EffectFail, Object: object(fmt.Sprintf("o%d", i)), Message: fmt.Sprintf("invalid %d", i)})
 	}
-	if got := summarize(unlike).Error(); len(got) > 1024 || !strings.HasSuffix(got, "; and 90 more") {
+	if got := summarize(distinct).Error(); len(got) > 1024 || !strings.HasSuffix(got, "; and 90 more") {
 		t.Errorf("the summary is %q", got)
 	}
 	if without := l.without(payload.ObjectID{Kind: "ConfigMap", Name: "o1"}); len(without.list) != maxErrors-1 || len(l.list) != maxErrors {

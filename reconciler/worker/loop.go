@@ -14,127 +14,123 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// defaultRetrieveTimeout bounds verification, fetch, load and checks of one
-// release together.
+// defaultRetrieveTimeout limits verification, fetch, load and preconditions of a
+// release.
 const defaultRetrieveTimeout = 15 * time.Minute
 
-// Config is what a SyncWorker needs.
+// Config configures a SyncWorker. Retriever, Preconditions, Builder, Interval and
+// Now are required.
 type Config struct {
 	Retriever     PayloadRetriever
 	Preconditions Preconditions
 	Builder       ResourceBuilder
-	// Reporter may be nil.
-	Reporter StatusReporter
-	// BeforeApply is called before the first write of a release in this process; it
-	// keeps the release from being applied by returning an error. It may be nil.
+	Reporter      StatusReporter
+	// BeforeApply, if set, is called before the first write of a release in this
+	// process. An error prevents the writes.
 	BeforeApply func(ctx context.Context, work SyncWork) error
-	// ManifestEnded hears how each manifest of a pass and each repair ended; err is nil
-	// for what went well. It must not block or call the worker; nil for nobody.
+	// ManifestEnded, if set, is called with the result of each manifest of a sync
+	// and of each repair. It must neither block nor call the worker.
 	ManifestEnded func(m *payload.Manifest, err *UpdateError)
-	// SyncEnded hears of each pass that wasn't cut short, and whether all was
-	// level then; the same holds for it.
-	SyncEnded func(level bool)
-	// Interval of the full safety pass, and the longest wait after an error.
+	// SyncEnded, if set, is called after each sync that ran to its end. It must
+	// neither block nor call the worker.
+	SyncEnded func(complete bool)
+	// Interval between full syncs, and the longest wait after an error.
 	Interval time.Duration
-	// RetrieveTimeout bounds one try to retrieve a release; 0 is 15 minutes.
+	// RetrieveTimeout limits one attempt to retrieve a release; 0 is 15 minutes.
 	RetrieveTimeout time.Duration
-	// Seed of jitter and order; it should differ from cluster to cluster.
+	// Seed of jitter and order; it should differ per cluster.
 	Seed uint64
-	// Restore is what the status says about the time before this process.
+	// Restore is the state of an earlier process.
 	Restore Restore
 	// Now is the clock.
 	Now func() time.Time
 }
 
 // SyncWorker retrieves and applies the desired release and keeps it applied.
-// All its methods may be called by several goroutines.
+// Its methods are safe for concurrent use.
 //
 //	Initial      waits for the first Update
-//	Updating     applies the accepted release; an error is retried by backoff
-//	Reconciling  it is level: passes at the interval, repairs at each drift
+//	Updating     applies the accepted release; errors are retried with backoff
+//	Reconciling  release complete: a sync per interval, a repair per drift
 //
-// A newly accepted release leads from any of them to Updating.
+// A newly accepted release leads from any state to Updating.
 type SyncWorker struct {
 	config   Config
 	statusCh chan SyncWorkerStatus
-	// woken passes the time of the next tick to the loop.
-	woken chan time.Time
+	// wakeAt has the time of the next tick for the loop.
+	wakeAt chan time.Time
 
 	mu      sync.Mutex
 	core    core
 	status  SyncWorkerStatus
-	ctx     context.Context // Start's: it ends what was started.
+	ctx     context.Context // of Start; parent of everything started
 	workers int
-	// ended says that nothing is started any more.
+	// ended is set after ctx ended: no action is started.
 	ended bool
-	// pending are actions asked for before Start.
+	// pending are actions from before Start.
 	pending  []action
 	stopLoad context.CancelFunc
-	stopPass context.CancelFunc
+	stopSync context.CancelFunc
 	group    sync.WaitGroup
 	locks    objectLocks
 }
 
-// SyncWorker drives one release.
 var _ ConfigSyncWorker = (*SyncWorker)(nil)
 
 // New returns a worker that does nothing before Start and Update.
 func New(config Config) (*SyncWorker, error) {
 	switch {
 	case config.Retriever == nil, config.Preconditions == nil, config.Builder == nil, config.Now == nil:
-		return nil, errors.New("a sync worker needs a retriever, preconditions, a builder and a clock")
+		return nil, errors.New("sync worker: Retriever, Preconditions, Builder and Now are required")
 	case config.Interval <= 0:
-		return nil, fmt.Errorf("the interval of a sync worker is %s, want more than 0", config.Interval)
+		return nil, fmt.Errorf("sync worker: interval %s must be positive", config.Interval)
 	}
 	if config.RetrieveTimeout <= 0 {
 		config.RetrieveTimeout = defaultRetrieveTimeout
 	}
 	w := &SyncWorker{
-		config: config, statusCh: make(chan SyncWorkerStatus, 1), woken: make(chan time.Time, 1),
+		config: config, statusCh: make(chan SyncWorkerStatus, 1), wakeAt: make(chan time.Time, 1),
 		core: newCore(config.Interval, config.Seed, config.Restore),
 	}
 	w.status = w.core.status()
 	return w, nil
 }
 
-// Update asks for a release and returns the status as it is then: it waits
-// for nothing. The state is that of the release at the first call and ignored
-// later: Initializing if none was ever level, Reconciling if the desired one
-// is level, else Updating.
+// Update sets the desired release and returns the status immediately. state is
+// used by the first call only: Initializing if no release has completed yet,
+// Reconciling if the desired release is complete, else Updating.
 func (w *SyncWorker) Update(generation int64, desired Desired, overrides []Override, state payload.State) *SyncWorkerStatus {
 	w.dispatch(updated{generation, desired, overrides, state})
 	return w.Status()
 }
 
-// Drifted says that an object isn't as the worker left it; its manifest is
-// applied anew, whatever else goes on. Others' objects are ignored.
+// Drifted reports drift of an object; its manifest is applied again, also during a
+// sync. Objects of others are ignored.
 func (w *SyncWorker) Drifted(id payload.ObjectID) { w.dispatch(drifted{id}) }
 
-// SetHealth says how an object of the accepted release is while nobody waits for
-// it; err is nil once it is well. An err of EffectFailAfterInterval or worse
-// counts as a failure when it lasts longer than grace, a milder one is only
-// reported. Others' objects are ignored.
+// SetHealth sets the health of an object of the accepted release while no sync
+// awaits it; a nil err is healthy. An err of EffectFailAfterInterval or worse is a
+// failure once it persists for grace; others are only reported. Objects of others
+// are ignored.
 func (w *SyncWorker) SetHealth(id payload.ObjectID, err *UpdateError, grace time.Duration) {
-	w.dispatch(judged{id, err, grace})
+	w.dispatch(healthObserved{id, err, grace})
 }
 
-// spent returns how much of its time an object has used.
+// spent returns the used part of an object's timeout.
 func (w *SyncWorker) spent(id payload.ObjectID) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.core.clocks[id].At(w.config.Now())
 }
 
-// RetryNow says that something changed outside that may help: a release that
-// waits for its next try is tried at once.
-func (w *SyncWorker) RetryNow() { w.dispatch(lookAgain{}) }
+// RetryNow retries a rejected release and a failed sync immediately.
+func (w *SyncWorker) RetryNow() { w.dispatch(retryNow{}) }
 
-// Pause stops everything that writes, or resumes it. Retrieval goes on.
-func (w *SyncWorker) Pause(on bool) { w.dispatch(pausing{on}) }
+// Pause stops all writes, or resumes them. Releases are still retrieved.
+func (w *SyncWorker) Pause(on bool) { w.dispatch(pauseSet{on}) }
 
-// SetInterval changes the interval of Config; one that isn't positive is
-// ignored.
-func (w *SyncWorker) SetInterval(d time.Duration) { w.dispatch(paced{d}) }
+// SetInterval changes Config.Interval; it ignores intervals that aren't positive.
+func (w *SyncWorker) SetInterval(d time.Duration) { w.dispatch(intervalSet{d}) }
 
 // Status returns a copy of the status.
 func (w *SyncWorker) Status() *SyncWorkerStatus {
@@ -143,18 +139,18 @@ func (w *SyncWorker) Status() *SyncWorkerStatus {
 	return w.status.DeepCopy()
 }
 
-// StatusCh returns a channel that has the latest status after a change; what
-// isn't read in time is replaced by what is newer.
+// StatusCh returns a channel with the latest status; a newer one replaces one that
+// wasn't received.
 func (w *SyncWorker) StatusCh() <-chan SyncWorkerStatus { return w.statusCh }
 
-// Desired returns what the worker is asked for.
+// Desired returns the desired release.
 func (w *SyncWorker) Desired() Desired {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.core.desired
 }
 
-// Accepted returns the payload that is being applied, nil before the first.
+// Accepted returns the payload being applied, nil before the first.
 func (w *SyncWorker) Accepted() *payload.Payload {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,9 +160,8 @@ func (w *SyncWorker) Accepted() *payload.Payload {
 	return w.core.accepted.payload
 }
 
-// Start runs until ctx ends and everything that it started has returned. At
-// most maxWorkers objects are applied at once by a pass. A worker is started
-// once.
+// Start runs until ctx ends and everything that it started has returned. A sync
+// applies at most maxWorkers objects concurrently. A worker is started once.
 func (w *SyncWorker) Start(ctx context.Context, maxWorkers int) {
 	w.mu.Lock()
 	w.ctx, w.workers = ctx, max(maxWorkers, 1)
@@ -187,7 +182,7 @@ func (w *SyncWorker) Start(ctx context.Context, maxWorkers int) {
 			w.mu.Unlock()
 			w.group.Wait()
 			return
-		case at := <-w.woken:
+		case at := <-w.wakeAt:
 			timer.Reset(w.until(at))
 		case <-timer.C:
 			w.dispatch(ticked{})
@@ -195,7 +190,7 @@ func (w *SyncWorker) Start(ctx context.Context, maxWorkers int) {
 	}
 }
 
-// idle is how long the loop sleeps when nothing is due.
+// idle is the wait of the loop if nothing is due.
 const idle = 24 * time.Hour
 
 func (w *SyncWorker) until(at time.Time) time.Duration {
@@ -205,14 +200,14 @@ func (w *SyncWorker) until(at time.Time) time.Duration {
 	return max(at.Sub(w.config.Now()), 0)
 }
 
-// dispatch gives an event to the core and performs what it asks for.
+// dispatch passes an event to the core and performs the resulting actions.
 func (w *SyncWorker) dispatch(e event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var actions []action
-	before := w.core.pass
+	before := w.core.sync
 	w.core, actions = next(w.core, e, w.config.Now())
-	w.tellEnded(e, before)
+	w.notifyEnded(e, before)
 	w.publish()
 	for _, a := range actions {
 		if w.ctx == nil {
@@ -223,16 +218,16 @@ func (w *SyncWorker) dispatch(e event) {
 	}
 }
 
-// tellEnded tells how it went with a manifest or a pass, if the event says so;
-// before is the pass as it was. The lock is held.
-func (w *SyncWorker) tellEnded(e event, before pass) {
+// notifyEnded calls ManifestEnded or SyncEnded for an event that ends a manifest or
+// a sync. before is the sync before the event. The lock is held.
+func (w *SyncWorker) notifyEnded(e event, before syncAttempt) {
 	ended := func(m *payload.Manifest, err *UpdateError) {
 		if w.config.ManifestEnded != nil && m != nil {
 			w.config.ManifestEnded(m, err)
 		}
 	}
 	switch e := e.(type) {
-	case appliedOne:
+	case manifestDone:
 		if !e.skipped {
 			ended(e.manifest, e.err)
 		}
@@ -240,19 +235,18 @@ func (w *SyncWorker) tellEnded(e event, before pass) {
 		if w.core.accepted != nil {
 			ended(w.core.accepted.manifest(e.id), e.err)
 		}
-	case passed:
+	case syncEnded:
 		if w.config.SyncEnded != nil && e.number == before.number && before.running && !before.stopping {
 			w.config.SyncEnded(e.complete && e.err == nil)
 		}
 	}
 }
 
-// publish shows the core's status if it changed: those who drive the worker
-// by what it reports, and so call it at each report, must come to rest. The
-// lock is held.
+// publish publishes the status of the core if it changed, so that callers which
+// call the worker on each report don't loop. The lock is held.
 func (w *SyncWorker) publish() {
 	status := w.core.status()
-	if reflect.DeepEqual(status, w.status) { //nolint:govet // Errors are compared too: another text is a change.
+	if reflect.DeepEqual(status, w.status) { //nolint:govet // a changed error message is a change
 		return
 	}
 	w.status = status
@@ -260,7 +254,7 @@ func (w *SyncWorker) publish() {
 	case <-w.statusCh:
 	default:
 	}
-	w.statusCh <- w.status // There is room: only the holder of the lock sends.
+	w.statusCh <- w.status // never blocks: only the holder of the lock sends
 	if w.config.Reporter != nil {
 		w.config.Reporter.Report(w.status)
 	}
@@ -278,30 +272,30 @@ func (w *SyncWorker) perform(a action) {
 		w.group.Go(func() { defer cancel(); w.load(ctx, a) })
 	case stopLoad:
 		w.stopLoad()
-	case startPass:
+	case startSync:
 		ctx, cancel := context.WithCancel(w.ctx)
-		w.stopPass = cancel
-		w.group.Go(func() { defer cancel(); w.pass(ctx, a) })
-	case stopPass:
-		w.stopPass()
+		w.stopSync = cancel
+		w.group.Go(func() { defer cancel(); w.sync(ctx, a) })
+	case stopSync:
+		w.stopSync()
 	case repair:
 		w.group.Go(func() { w.repair(w.ctx, a.manifest.ID) })
 	case wake:
 		select {
-		case <-w.woken:
+		case <-w.wakeAt:
 		default:
 		}
-		w.woken <- a.at
+		w.wakeAt <- a.at
 	}
 }
 
-// objectLocks keep a repair and a pass from applying one object at once.
+// objectLocks prevent a repair and a sync from applying one object concurrently.
 type objectLocks struct {
 	mu   sync.Mutex
 	held map[payload.ObjectID]chan struct{}
 }
 
-// lock returns when nobody else holds the object; unlock gives it back.
+// lock waits for the lock of an object.
 func (l *objectLocks) lock(ctx context.Context, id payload.ObjectID) (unlock func(), err error) {
 	for {
 		l.mu.Lock()

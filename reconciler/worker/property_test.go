@@ -14,18 +14,18 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// machine drives a core at random and holds what must be true of any run.
+// machine passes random events to a core and checks its invariants.
 type machine struct {
 	t        *rapid.T
 	core     core
 	now      time.Time
 	payloads map[string]*payload.Payload
 
-	// what runs, by what the actions asked for
+	// the running work, as started by the actions
 	load     startLoad
 	loading  bool
-	pass     startPass
-	passing  bool
+	sync     startSync
+	syncing  bool
 	stopping bool
 	repairs  map[payload.ObjectID]bool
 }
@@ -35,7 +35,7 @@ func (m *machine) do(e event) {
 	var actions []action
 	m.core, actions = next(m.core, e, m.now)
 	if _, isLoaded := e.(loaded); !isLoaded && m.core.accepted != before {
-		m.t.Fatalf("%T changed what is accepted", e)
+		m.t.Fatalf("%T changed the accepted release", e)
 	}
 	for _, a := range actions {
 		m.perform(a)
@@ -47,38 +47,38 @@ func (m *machine) perform(a action) {
 	switch a := a.(type) {
 	case startLoad:
 		if m.loading {
-			m.t.Fatalf("a load of %s starts beside one of %s", a.desired.Version, m.load.desired.Version)
+			m.t.Fatalf("a load of %s starts during one of %s", a.desired.Version, m.load.desired.Version)
 		}
 		m.load, m.loading = a, true
 	case stopLoad:
 		m.loading = false
-	case startPass:
-		if m.passing {
-			m.t.Fatalf("a pass over %s starts beside one over %s", a.work.Desired.Version, m.pass.work.Desired.Version)
+	case startSync:
+		if m.syncing {
+			m.t.Fatalf("a sync of %s starts during one of %s", a.work.Desired.Version, m.sync.work.Desired.Version)
 		}
 		if m.core.paused {
-			m.t.Fatal("a pass starts while paused")
+			m.t.Fatal("a sync starts while paused")
 		}
-		m.pass, m.passing, m.stopping = a, true, false
-	case stopPass:
+		m.sync, m.syncing, m.stopping = a, true, false
+	case stopSync:
 		m.stopping = true
 	case repair:
 		id := a.manifest.ID
 		if m.repairs[id] || m.core.paused || overridden(m.core.overrides, id) {
-			m.t.Fatalf("a repair of %s that must not be: running %v, paused %v", id, m.repairs[id], m.core.paused)
+			m.t.Fatalf("an invalid repair of %s: running %v, paused %v", id, m.repairs[id], m.core.paused)
 		}
 		m.repairs[id] = true
 		if len(m.repairs) > maxRepairs {
-			m.t.Fatalf("%d repairs at once", len(m.repairs))
+			m.t.Fatalf("%d concurrent repairs", len(m.repairs))
 		}
 	case wake:
 		if !a.at.IsZero() && !a.at.After(m.now) {
-			m.t.Fatalf("a wake at %s, and it's %s: the loop would spin", a.at, m.now)
+			m.t.Fatalf("a wake at %s, which isn't after %s: the loop would spin", a.at, m.now)
 		}
 	}
 }
 
-// check holds what is true at rest.
+// check checks the invariants after an event.
 func (m *machine) check() {
 	s := m.core.status()
 	if s.Done > s.Total && m.core.accepted != nil {
@@ -88,7 +88,7 @@ func (m *machine) check() {
 		m.t.Fatalf("%d history, %d blocking", len(s.History), len(s.Blocking))
 	}
 	if s.Reconciling && s.Initial {
-		m.t.Fatal("reconciling what never was level")
+		m.t.Fatal("reconciling before any release has completed")
 	}
 	open := 0
 	for _, h := range s.History {
@@ -97,16 +97,16 @@ func (m *machine) check() {
 		}
 	}
 	if open > 1 {
-		m.t.Fatalf("%d releases are under way", open)
+		m.t.Fatalf("%d unfinished releases", open)
 	}
-	if m.core.accepted != nil && !m.core.paused && !m.passing && m.core.wakeAt(m.now).IsZero() {
-		m.t.Fatal("no pass runs and none is due: the accepted release is forgotten")
+	if m.core.accepted != nil && !m.core.paused && !m.syncing && m.core.wakeAt(m.now).IsZero() {
+		m.t.Fatal("the accepted release has neither a running nor a due sync")
 	}
 	if !m.core.desired.Empty() && !m.loading && m.core.load.phase == loadRunning {
-		m.t.Fatal("a load is thought to run that doesn't")
+		m.t.Fatal("the core has a running load that doesn't run")
 	}
 	if wanted := !m.core.desired.Empty() && (m.core.accepted == nil || !m.core.accepted.Equal(m.core.desired)); wanted && !m.loading && m.core.wakeAt(m.now).IsZero() {
-		m.t.Fatal("the desired release is forgotten")
+		m.t.Fatal("the desired release has neither a running nor a due load")
 	}
 }
 
@@ -129,7 +129,7 @@ func (m *machine) step(t *rapid.T) {
 	case 2:
 		m.progress(t)
 	case 3, 4:
-		m.finishPass(t)
+		m.finishSync(t)
 	case 5, 6:
 		m.do(drifted{id})
 	case 7:
@@ -138,16 +138,16 @@ func (m *machine) step(t *rapid.T) {
 		m.now = m.now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second)
 		m.do(ticked{})
 	case 9:
-		e := judged{id: id, grace: time.Duration(rapid.IntRange(0, 60).Draw(t, "grace")) * time.Second}
-		if rapid.Bool().Draw(t, "ill") {
+		e := healthObserved{id: id, grace: time.Duration(rapid.IntRange(0, 60).Draw(t, "grace")) * time.Second}
+		if rapid.Bool().Draw(t, "unhealthy") {
 			e.err = &UpdateError{Code: "InProgress", Effect: EffectFailAfterInterval, Object: id, Retry: true}
 		}
 		m.do(e)
 	default:
-		if rapid.Bool().Draw(t, "look") {
-			m.do(lookAgain{})
+		if rapid.Bool().Draw(t, "retry") {
+			m.do(retryNow{})
 		} else {
-			m.do(pausing{rapid.Bool().Draw(t, "pause")})
+			m.do(pauseSet{rapid.Bool().Draw(t, "pause")})
 		}
 	}
 }
@@ -158,40 +158,40 @@ func (m *machine) finishLoad(t *rapid.T) {
 	}
 	m.loading = false
 	e := loaded{number: m.load.number, info: PayloadInfo{Payload: m.payloads[m.load.desired.Version]}}
-	if rapid.Bool().Draw(t, "bad") {
+	if rapid.Bool().Draw(t, "invalid") {
 		e.err = &UpdateError{Code: "Unsigned", Nested: errors.New("unsigned"), Retry: rapid.Bool().Draw(t, "retriable")}
 	}
 	m.do(e)
 }
 
 func (m *machine) progress(t *rapid.T) {
-	if !m.passing {
+	if !m.syncing {
 		return
 	}
-	m.do(passStepped{m.pass.number, StepApplyManifests})
-	left := m.pass.payload.Manifests
+	m.do(syncStepped{m.sync.number, StepApplyManifests})
+	left := m.sync.payload.Manifests
 	for i := range rapid.IntRange(0, len(left)).Draw(t, "applied") {
-		m.do(wrote{m.pass.number, &left[i]})
+		m.do(objectWritten{m.sync.number, &left[i]})
 		if rapid.Bool().Draw(t, "waits") {
-			m.do(waitingFor{m.pass.number, &left[i], Waiting{Reason: "InProgress", Stopped: rapid.Bool().Draw(t, "stopped")}})
+			m.do(waitingFor{m.sync.number, &left[i], Waiting{Reason: "InProgress", Stopped: rapid.Bool().Draw(t, "stopped")}})
 		}
-		e := appliedOne{number: m.pass.number, manifest: &left[i]}
+		e := manifestDone{number: m.sync.number, manifest: &left[i]}
 		if rapid.IntRange(0, 2).Draw(t, "fails") == 0 {
 			e.err = &UpdateError{Code: "Invalid", Effect: EffectFail, Object: left[i].ID, Retry: true}
 		}
 		m.do(e)
 	}
-	m.passing = false
-	m.do(passed{number: m.pass.number})
+	m.syncing = false
+	m.do(syncEnded{number: m.sync.number})
 }
 
-func (m *machine) finishPass(t *rapid.T) {
-	if !m.passing {
+func (m *machine) finishSync(t *rapid.T) {
+	if !m.syncing {
 		return
 	}
-	m.do(passStepped{m.pass.number, StepApplyManifests})
-	m.passing = false
-	m.do(passed{number: m.pass.number, complete: !m.stopping && rapid.Bool().Draw(t, "complete")})
+	m.do(syncStepped{m.sync.number, StepApplyManifests})
+	m.syncing = false
+	m.do(syncEnded{number: m.sync.number, complete: !m.stopping && rapid.Bool().Draw(t, "complete")})
 }
 
 func (m *machine) finishRepair(t *rapid.T, id payload.ObjectID) {
@@ -199,14 +199,14 @@ func (m *machine) finishRepair(t *rapid.T, id payload.ObjectID) {
 		return
 	}
 	delete(m.repairs, id)
-	e := repaired{id: id, moot: rapid.IntRange(0, 5).Draw(t, "moot") == 0}
-	if rapid.Bool().Draw(t, "refused") {
+	e := repaired{id: id, obsolete: rapid.IntRange(0, 5).Draw(t, "obsolete") == 0}
+	if rapid.Bool().Draw(t, "rejected") {
 		e.err = &UpdateError{Code: "Forbidden", Effect: EffectFail, Object: id, Retry: true}
 	}
 	m.do(e)
 }
 
-func TestNoRunOfEventsBreaksTheWorker(t *testing.T) {
+func TestRandomEventsKeepTheInvariants(t *testing.T) {
 	payloads := map[string]*payload.Payload{}
 	for i, version := range versions {
 		payloads[version] = testPayload(t, version, []string{"a", "b", "c"}[:i+1]...)

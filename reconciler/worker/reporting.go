@@ -8,36 +8,35 @@ import (
 	"time"
 )
 
-// Waiting is what an Apply waits for.
+// Waiting is the state of an object that a ResourceBuilder awaits.
 type Waiting struct {
-	// Reason and Message are the object's own; the message must have passed
+	// Reason and Message are the object's own, the message sanitized by
 	// config/sanitize.
 	Reason, Message string
-	// Deadline is when the wait ends in an error, zero if it has none.
+	// Deadline is when the wait times out, zero for never.
 	Deadline time.Time
-	// Spent is how much of the object's time is spent by now, and Stopped says
-	// that it waits for something that doesn't count.
+	// Spent is the used part of the object's timeout. Stopped reports a wait that
+	// doesn't count towards it.
 	Spent   time.Duration
 	Stopped bool
 }
 
-// keys of the reporters that a context carries to the caller's code: they
-// save each implementer a reference to the worker.
+// Context keys of the functions behind ReportStep and ReportWaiting.
 type (
 	stepKey    struct{}
 	waitingKey struct{}
 )
 
-// ReportStep names the step that a PayloadRetriever is in; ctx is the one
-// that RetrievePayload was called with. With another it does nothing.
+// ReportStep reports the current step of a PayloadRetriever. ctx is that of
+// RetrievePayload; with any other it does nothing.
 func ReportStep(ctx context.Context, step Step) {
 	if report, ok := ctx.Value(stepKey{}).(func(Step)); ok {
 		report(step)
 	}
 }
 
-// ReportWaiting says for what a ResourceBuilder waits; ctx is the one that
-// Apply was called with. With another it does nothing.
+// ReportWaiting reports what a ResourceBuilder waits for. ctx is that of Await;
+// with any other it does nothing.
 func ReportWaiting(ctx context.Context, waiting Waiting) {
 	if report, ok := ctx.Value(waitingKey{}).(func(Waiting)); ok {
 		report(waiting)

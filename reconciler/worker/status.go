@@ -9,12 +9,12 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// status tells what the core knows.
+// status returns the status of the worker.
 func (c *core) status() SyncWorkerStatus {
 	s := SyncWorkerStatus{
 		Generation: c.generation, Desired: c.desired, State: c.state, Attempt: c.attempt, Completed: c.completed,
-		Initial: c.initial || !c.started, Paused: c.paused, LastProgress: c.lastProgress, RunLevel: c.pass.runLevel,
-		History: c.history, DriftRepairs: c.driftRepairs, Waits: c.clocksNow(),
+		Initial: c.initial || !c.started, Paused: c.paused, LastProgress: c.lastProgress, RunLevel: c.sync.runLevel,
+		History: c.history, DriftRepairs: c.driftRepairs, Waits: c.currentClocks(),
 		Load: LoadStatus{
 			Desired: c.load.target, Step: c.load.step, Failure: c.load.failure, Violations: c.load.violations,
 			Verified: c.load.verified, Evidence: c.load.evidence,
@@ -34,22 +34,22 @@ func (c *core) status() SyncWorkerStatus {
 	s.Warnings, s.Excluded = c.accepted.payload.Warnings, len(c.accepted.payload.Skipped)
 	s.EnabledCapabilities, s.ImplicitCapabilities = c.accepted.payload.EnabledCapabilities, c.accepted.payload.ImplicitCapabilities
 	s.Total = len(c.accepted.payload.Manifests)
-	s.Done, s.Skipped, s.Step = c.pass.done, c.pass.skipped, c.pass.step
-	if c.state == payload.Reconciling && c.pass.running && c.completed > 0 {
-		// Another look at what is level is nothing to tell.
-		s.Done, s.Skipped, s.Step, s.RunLevel = c.level.done, c.level.skipped, c.level.step, c.level.runLevel
+	s.Done, s.Skipped, s.Step = c.sync.done, c.sync.skipped, c.sync.step
+	if c.state == payload.Reconciling && c.sync.running && c.completed > 0 {
+		// The next sync of a complete release doesn't change the progress.
+		s.Done, s.Skipped, s.Step, s.RunLevel = c.lastComplete.done, c.lastComplete.skipped, c.lastComplete.step, c.lastComplete.runLevel
 	}
 	s.Fraction = 1
 	if s.Total > 0 {
 		s.Fraction = float32(s.Done) / float32(s.Total)
 	}
 	s.Reconciling = c.state == payload.Reconciling
-	if !c.pass.running && !c.paused {
-		s.NextSync = c.nextPass
+	if !c.sync.running && !c.paused {
+		s.NextSync = c.nextSync
 	}
 	errs := c.errors()
 	if s.Failure = summarize(errs); s.Failure != nil && s.Failure.Effect == EffectNone {
-		s.Failure = nil // A wait: Blocking names it.
+		s.Failure = nil // a wait is in Blocking only
 	}
 	s.Blocking, s.BlockingTotal = c.blocking(errs)
 	s.Failed = errs.more
@@ -61,30 +61,30 @@ func (c *core) status() SyncWorkerStatus {
 	return s
 }
 
-// errors are those of the running pass and those of the last one that it
-// hasn't disproved yet, in payload order.
+// errors returns the errors of the running sync, of the last sync until the running
+// one succeeds for the object, and of unhealthy objects, in payload order.
 func (c *core) errors() errorList {
-	all := c.pass.errs
+	all := c.sync.errs
 	for _, e := range c.last.list {
-		if !slices.ContainsFunc(c.pass.errs.list, func(p *UpdateError) bool { return p.Object == e.Object }) {
+		if !slices.ContainsFunc(c.sync.errs.list, func(p *UpdateError) bool { return p.Object == e.Object }) {
 			all = all.add(e)
 		}
 	}
-	for _, e := range c.illnesses() {
+	for _, e := range c.unhealthyErrors() {
 		if !slices.ContainsFunc(all.list, func(p *UpdateError) bool { return p.Object == e.Object }) {
 			all = all.add(e)
 		}
 	}
 	all.list = slices.Clone(all.list)
 	slices.SortStableFunc(all.list, func(a, b *UpdateError) int {
-		return c.accepted.place[a.Object] - c.accepted.place[b.Object]
+		return c.accepted.index[a.Object] - c.accepted.index[b.Object]
 	})
 	return all
 }
 
-// blocking lists what isn't level, the root cause first.
+// blocking returns the blocking objects, the root cause first.
 func (c *core) blocking(errs errorList) (list []Blocking, total int) {
-	total = len(errs.list) + errs.more + len(c.pass.waits)
+	total = len(errs.list) + errs.more + len(c.sync.waits)
 	if len(errs.list) > 0 {
 		for _, e := range rootFirst(errs.list) {
 			if len(list) == maxBlocking {
@@ -93,21 +93,21 @@ func (c *core) blocking(errs errorList) (list []Blocking, total int) {
 			list = append(list, c.blockedBy(e))
 		}
 	}
-	waits := slices.Clone(c.pass.waits)
+	waits := slices.Clone(c.sync.waits)
 	slices.SortStableFunc(waits, func(a, b Blocking) int { return a.Since.Compare(b.Since) })
 	return append(list, waits[:min(len(waits), maxBlocking-len(list))]...), total
 }
 
-// blockedBy makes an entry of an error.
+// blockedBy returns the blocking object of an error.
 func (c *core) blockedBy(e *UpdateError) Blocking {
 	b := Blocking{Object: e.Object, Reason: e.Code, Message: e.about(), Effect: e.Effect, Retriable: e.Retry, Since: c.since[e.Object], RunLevel: -1}
-	if !c.pass.running {
-		b.RetryAt = c.nextPass
+	if !c.sync.running {
+		b.RetryAt = c.nextSync
 	}
 	if i := c.repairs.index(e.Object); i >= 0 && !c.repairs.list[i].running {
-		b.RetryAt = c.repairs.list[i].notUntil
+		b.RetryAt = c.repairs.list[i].notBefore
 	}
-	if i, ok := c.ill[e.Object]; ok && b.Since.IsZero() {
+	if i, ok := c.unhealthy[e.Object]; ok && b.Since.IsZero() {
 		b.Since = i.since
 	}
 	if b.Since.IsZero() {

@@ -1,17 +1,16 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package worker holds the sync worker: the state machine that retrieves one
+// Package worker implements the sync worker: the state machine that retrieves one
 // release, applies it and keeps it applied.
 //
-// A pure core decides, in next; the loop of SyncWorker performs its actions
-// and feeds back what happened. Retrieval, verification, load and
-// preconditions run beside the apply in flight, so that a bad target never
-// stops the good one: what is desired, accepted and applied are three fields.
+// A pure core decides, in next; the loop of SyncWorker performs the actions and
+// returns the results as events. Retrieval, verification, load and preconditions
+// run in parallel to the sync, so that a rejected release never stops the accepted
+// one: the desired, accepted and applied release are three fields.
 //
-// The package fetches, applies and reports nothing itself. PayloadRetriever,
-// Preconditions, ResourceBuilder and StatusReporter are implemented by the
-// caller.
+// The caller implements PayloadRetriever, Preconditions, ResourceBuilder and
+// StatusReporter.
 package worker
 
 import (
@@ -24,129 +23,127 @@ import (
 	"github.com/lockstep-dev/lockstep/payload/precondition"
 )
 
-// Desired is the release that is asked for: what the retriever needs to
-// verify, fetch and load it.
+// Desired is a desired release: the input of the PayloadRetriever.
 type Desired struct {
 	payload.Identity
 	// Signatures are digests of signature material to fetch first.
 	Signatures []string
-	// Revision of the source that asked; for a Path it is part of what is
-	// asked for, for an Image it is only recorded.
+	// Revision is the declaring revision of the source. It identifies the content
+	// of a Path; for an Image it is only recorded.
 	Revision string
-	// Selection says which manifests of the payload are meant.
+	// Selection selects the manifests of the payload.
 	Selection payload.Selection
-	// Waivers name the blocking preconditions that are accepted.
+	// Waivers are the names of waived preconditions.
 	Waivers []string
 }
 
-// Equal reports whether d and other ask for the same content. Waivers and
-// signatures help to accept content but don't change it.
+// Equal reports whether d and other have the same content, which doesn't depend on
+// waivers and signatures.
 func (d Desired) Equal(other Desired) bool {
 	return d.Identity.Equal(other.Identity) && (d.Path == "" || d.Revision == other.Revision) && d.Selection.Equal(other.Selection)
 }
 
-// equal reports that nothing at all differs.
+// identical reports whether all fields are equal.
 func (d Desired) identical(other Desired) bool {
 	return d.Equal(other) && d.Revision == other.Revision &&
 		slices.Equal(d.Signatures, other.Signatures) && slices.Equal(d.Waivers, other.Waivers)
 }
 
-// Override leaves one object of the payload to people: it is matched exactly
-// and skipped in every state.
+// Override marks one object of the payload as unmanaged; it is skipped in every
+// state.
 type Override struct {
 	ID     payload.ObjectID
 	Reason string
 }
 
-// PayloadInfo is a release that was retrieved, verified and loaded.
+// PayloadInfo is a retrieved, verified and loaded release.
 type PayloadInfo struct {
-	// Payload is what was loaded.
+	// Payload is the loaded payload.
 	Payload *payload.Payload
-	// Verified says that signatures satisfied the trust policy.
+	// Verified reports whether the signatures satisfy the trust policy.
 	Verified bool
-	// Evidence is who signed, one line each, for the history.
+	// Evidence are the verified signatures, one line each, for the history.
 	Evidence []string
 }
 
 // PayloadRetriever verifies, fetches and loads a release.
 //
-// While it works it may name its step with ReportStep. An error should carry
-// Reason() string and Retriable() bool. It may be called anew before a call
+// An implementation can report its step with ReportStep. An error should have
+// Reason() string and Retriable() bool. A call may start before an earlier call
 // whose context ended has returned.
 type PayloadRetriever interface {
 	RetrievePayload(ctx context.Context, desired Desired) (PayloadInfo, error)
 }
 
-// Current is the release that the cluster has now, for the preconditions.
+// Current is the current release of the cluster, for preconditions.
 type Current struct {
-	// Accepted is what is being applied, nil before the first.
+	// Accepted is the payload being applied, nil before the first.
 	Accepted *payload.Payload
-	// Applied is what was level last, nil before the first.
+	// Applied is the last complete payload, nil before the first.
 	Applied *payload.Payload
-	// Overrides in force.
+	// Overrides are the active overrides.
 	Overrides []Override
 }
 
-// Preconditions gathers the facts about a release that was loaded and
-// evaluates them: see package precondition.
+// Preconditions evaluates package precondition for a loaded release.
 type Preconditions interface {
 	Check(ctx context.Context, desired Desired, target *payload.Payload, current Current) ([]precondition.Violation, error)
 }
 
-// ResourceBuilder changes the cluster. Its methods are called by several
-// goroutines at once where not said otherwise. An error should be an
-// *UpdateError or carry Reason() string and Retriable() bool.
+// ResourceBuilder changes the cluster. Its methods are called concurrently unless
+// noted otherwise. An error should be an *UpdateError or have Reason() string and
+// Retriable() bool.
 type ResourceBuilder interface {
-	// DryRun asks the server about the whole payload before its first write;
-	// it runs beside the apply of another payload and changes nothing.
+	// DryRun validates the whole payload against the API server before its first
+	// write. It runs in parallel to the apply of another payload.
 	DryRun(ctx context.Context, target *payload.Payload) error
-	// Begin is called once before the first Apply of a payload in this
-	// process, alone: the inventory becomes the union of old and new.
+	// Begin is called once per payload and process, before the first Apply and not
+	// concurrently: the inventory becomes the union of the old and the new payload.
 	Begin(ctx context.Context, target *payload.Payload) error
-	// Apply makes one object as the manifest wants it and returns once the
-	// write was answered. ctx ends when a new target pre-empts.
+	// Apply applies one manifest and returns the response of the server. ctx ends
+	// when a new release pre-empts the sync.
 	Apply(ctx context.Context, manifest *payload.Manifest, state payload.State) (Written, error)
-	// Await returns when an object that was applied is level, or with an error
-	// when it failed or took too long; spent is how much of its time earlier
-	// waits took. While it waits it says for what by ReportWaiting. The object
-	// may be applied anew meanwhile. ctx ends when a new target pre-empts.
+	// Await returns nil once an applied object is ready, and an error if it failed
+	// or timed out. spent is the part of its timeout that earlier waits used. While
+	// it waits it reports the state with ReportWaiting. The object can be applied
+	// again in the meantime. ctx ends when a new release pre-empts the sync.
 	Await(ctx context.Context, manifest *payload.Manifest, written Written, spent time.Duration) error
-	// Prune deletes what the inventory holds and keep doesn't name; it is
-	// called alone, only when all of keep was applied without an error.
-	// Overridden objects are in keep.
+	// Prune deletes the objects of the inventory that keep doesn't contain. It isn't
+	// called concurrently, and only after all of keep was applied without an error.
+	// keep includes unmanaged objects.
 	Prune(ctx context.Context, keep *payload.Payload) error
 }
 
-// Written is what an Apply left in the cluster.
+// Written is the result of Apply.
 type Written struct {
-	// ResourceVersion of the answer; older states of the object say nothing.
+	// ResourceVersion of the response; the health of older versions is ignored.
 	ResourceVersion string
-	// Done says that there is nothing to wait for.
+	// Done reports that there is nothing to await.
 	Done bool
 }
 
-// StatusReporter hears of each change of the status. Report must not block
-// and may be called by several goroutines at once.
+// StatusReporter receives each change of the status. Report must not block and
+// is called concurrently.
 type StatusReporter interface {
 	Report(status SyncWorkerStatus)
 }
 
-// ConfigSyncWorker abstracts the worker for those who drive one.
+// ConfigSyncWorker is the interface of a SyncWorker for its callers.
 type ConfigSyncWorker interface {
 	// Start runs until ctx ends and everything it started has returned.
 	Start(ctx context.Context, maxWorkers int)
-	// Update asks for a release and returns the status at once.
+	// Update sets the desired release and returns the status immediately.
 	Update(generation int64, desired Desired, overrides []Override, state payload.State) *SyncWorkerStatus
 	// Status returns a copy of the status.
 	Status() *SyncWorkerStatus
-	// StatusCh is a lossy trigger to read the latest status.
+	// StatusCh has the latest status after a change.
 	StatusCh() <-chan SyncWorkerStatus
 }
 
-// Step is what the worker does for the desired release.
+// Step is a step of loading or applying a release.
 type Step string
 
-// The steps in their order.
+// The steps in order.
 const (
 	StepRetrievePayload    Step = "RetrievePayload"
 	StepVerifyPayload      Step = "VerifyPayload"
@@ -160,74 +157,74 @@ const (
 	StepWatch              Step = "Watch"
 )
 
-// Release is a release that got as far as the field it stands in.
+// Release is a loaded release.
 type Release struct {
 	Desired
 	// Product is the name in the payload's metadata.
 	Product string
 	// VersionHash is "sha256:<hex>" over the payload.
 	VersionHash string
-	// Verified says that signatures satisfied the trust policy.
+	// Verified reports whether the signatures satisfy the trust policy.
 	Verified bool
-	// Evidence is who signed.
+	// Evidence are the verified signatures, one line each.
 	Evidence []string
-	// Checked says that the preconditions were evaluated by this process. Of a
-	// release that it goes on with, nobody asks again: the two lists below are
-	// empty then, whatever was found before.
+	// Checked reports whether this process evaluated the preconditions. It doesn't
+	// for the release that it continues after a restart; AcceptedRisks and Warnings
+	// are empty then.
 	Checked bool
-	// AcceptedRisks are the waived violations, one line each; Warnings those
-	// that hold nothing back.
+	// AcceptedRisks are the waived violations, Warnings the violations that don't
+	// block, one line each.
 	AcceptedRisks, Warnings []string
 }
 
-// LoadStatus is how far the desired release got on its way to be accepted.
+// LoadStatus is the progress of loading the desired release.
 type LoadStatus struct {
-	// Desired is the release that this is about.
+	// Desired is the release being loaded.
 	Desired Desired
-	// Step reached or failed in.
+	// Step is the current or failed step.
 	Step Step
-	// Failure is why it wasn't accepted, nil while it may still be.
+	// Failure is why the release is rejected, nil while it is being loaded.
 	Failure *UpdateError
-	// Verified says that the release's signatures satisfied the trust policy,
-	// by those in Evidence; also of a release that was refused afterwards.
+	// Verified reports whether the signatures satisfy the trust policy, with the
+	// verified signatures in Evidence; also for a release that is rejected later.
 	Verified bool
 	Evidence []string
-	// Violations are those found by the preconditions, waived ones included.
+	// Violations are those of the preconditions, including waived ones.
 	Violations []precondition.Violation
-	// Attempt counts from 1; RetryAt is the next one, zero if none is due.
+	// Attempt counts from 1; RetryAt is the next attempt, zero if none is due.
 	Attempt int
 	RetryAt time.Time
 	// LastTransition is when Step or Failure changed.
 	LastTransition time.Time
 }
 
-// Blocking is an object that keeps the release from being level.
+// Blocking is an object that blocks completion of the release.
 type Blocking struct {
-	// Object is its identity, RunLevel and Component its place.
+	// Object is its identity, RunLevel and Component its place in the payload.
 	Object    payload.ObjectID
 	RunLevel  int
 	Component string
-	// Since is when the wait or the failure began.
+	// Since is when the wait or the failure started.
 	Since time.Time
 	// Reason and Message are the object's own.
 	Reason, Message string
-	// Effect says whether it counts as failing.
+	// Effect is the severity.
 	Effect Effect
-	// Retriable says that it may go away without anybody's doing.
+	// Retriable marks transient problems.
 	Retriable bool
-	// RetryAt is the next try, Deadline the end of the wait; zero if none.
+	// RetryAt is the next attempt, Deadline the end of the wait; zero if none.
 	RetryAt, Deadline time.Time
 }
 
-// WaitClock tells how much of the time that an object may take is spent.
+// WaitClock is the used part of an object's timeout.
 type WaitClock struct {
-	// Spent until the clock was looked at last.
+	// Spent is the time used until Running.
 	Spent time.Duration
-	// Running is when that was; zero while the clock stands still.
+	// Running is when the clock was last started, zero while it is stopped.
 	Running time.Time
 }
 
-// At is what is spent at a time.
+// At returns the time used at now.
 func (c WaitClock) At(now time.Time) time.Duration {
 	if c.Running.IsZero() || now.Before(c.Running) {
 		return c.Spent
@@ -244,16 +241,16 @@ const (
 	HistoryCompleted HistoryState = "Completed"
 )
 
-// HistoryFact is one release that was started here.
+// HistoryFact is a release started by this process.
 type HistoryFact struct {
 	Release
 	State HistoryState
-	// Started is when it was first applied; Ended when it was level or
+	// Started is when it was first applied, Ended when it completed or was
 	// superseded, zero before.
 	Started, Ended time.Time
 }
 
-// maxBlocking and maxHistory bound the lists of a status.
+// Limits of the lists of a status.
 const (
 	maxBlocking = 20
 	maxHistory  = 100
@@ -264,68 +261,68 @@ type SyncWorkerStatus struct {
 	// Generation is that of the last Update.
 	Generation int64
 
-	// Step and Failure are those of the apply: Failure is nil when the last
-	// pass over the accepted release met no error.
+	// Step and Failure are those of the sync. Failure is nil if the last sync of the
+	// accepted release had no error.
 	Step    Step
 	Failure *UpdateError
 
-	// Done of Total manifests, Skipped ones included in Done: it reaches
-	// Total when a pass ends well. Fraction is Done/Total.
+	// Done counts the applied and skipped manifests of Total; it reaches Total in a
+	// successful sync. Fraction is Done/Total.
 	Done, Total, Skipped int
 	Fraction             float32
-	// RunLevel is the level that is being applied, -1 for none.
+	// RunLevel is the run level being applied, -1 for none.
 	RunLevel int
-	// State decides order and waits of the pass.
+	// State determines order and waits of the sync.
 	State payload.State
-	// Attempt counts the passes since the last one that ended well.
+	// Attempt counts the sync attempts since the last successful one.
 	Attempt int
-	// Completed counts the passes in a row that ended well.
+	// Completed counts consecutive successful syncs.
 	Completed int
-	// Reconciling says that the accepted release is level and kept so;
-	// Initial that no release was ever level.
+	// Reconciling reports that the accepted release is complete, Initial that no
+	// release has completed yet.
 	Reconciling, Initial bool
-	// Paused says that nothing is applied until it is resumed.
+	// Paused reports that nothing is applied until the worker is resumed.
 	Paused bool
 	// VersionHash of the accepted release.
 	VersionHash string
-	// LastProgress is when something last got further.
+	// LastProgress is the time of the last progress.
 	LastProgress time.Time
-	// NextSync is when the next pass is due, zero while one runs.
+	// NextSync is when the next sync is due, zero while one runs.
 	NextSync time.Time
 
-	// Desired is what is asked for, Load how far it got.
+	// Desired is the desired release, Load its progress until it is accepted.
 	Desired Desired
 	Load    LoadStatus
 	// Actual is the accepted release: verified, loaded, being applied.
 	Actual Release
-	// Verified is Actual's.
+	// Verified is that of Actual.
 	Verified bool
-	// Applied is the release that was level last.
+	// Applied is the last complete release.
 	Applied Release
-	// Blocking are at most 20 objects, the root cause first; BlockingTotal
-	// counts what was cut.
+	// Blocking are at most 20 objects, the root cause first; BlockingTotal counts
+	// all blocking objects.
 	Blocking      []Blocking
 	BlockingTotal int
-	// Failed counts those of BlockingTotal that didn't apply or gave up; the
-	// others are waited for.
+	// Failed counts the objects of BlockingTotal that failed or timed out; the
+	// others are still awaited.
 	Failed int
 	// History are the releases started by this process, newest first.
 	History []HistoryFact
-	// Waits are the clocks of the objects that aren't level yet, or of what is
-	// ill since, for the next process.
+	// Waits are the clocks of objects that aren't ready or became unhealthy, for
+	// the persisted state.
 	Waits map[payload.ObjectID]WaitClock
-	// Warnings of the accepted payload's load.
+	// Warnings of loading the accepted payload.
 	Warnings []string
-	// Excluded counts its documents that the selection leaves out.
+	// Excluded counts its excluded documents.
 	Excluded int
-	// EnabledCapabilities are those in force with it, ImplicitCapabilities
-	// those of them that weren't asked for but can't be taken away.
+	// EnabledCapabilities are its enabled capabilities, ImplicitCapabilities those
+	// of them that aren't declared but can't be disabled.
 	EnabledCapabilities, ImplicitCapabilities []string
-	// DriftRepairs counts objects that were applied anew after a drift.
+	// DriftRepairs counts the objects applied again after drift.
 	DriftRepairs int
 }
 
-// DeepCopy returns a copy that shares nothing that may change.
+// DeepCopy returns a copy that shares no mutable data.
 func (s SyncWorkerStatus) DeepCopy() *SyncWorkerStatus {
 	s.Blocking = slices.Clone(s.Blocking)
 	s.History = slices.Clone(s.History)
@@ -334,7 +331,7 @@ func (s SyncWorkerStatus) DeepCopy() *SyncWorkerStatus {
 	return &s
 }
 
-// SyncWork is what one pass has to do.
+// SyncWork is the work of one sync.
 type SyncWork struct {
 	Desired   Desired
 	Overrides []Override

@@ -165,7 +165,7 @@ func blocking(b *strings.Builder, r Report, now time.Time) {
 				item += ": " + span(x.Message)
 			}
 			if !x.Since.IsZero() {
-				item += " (" + age(now.Sub(x.Since)) + ")"
+				item += " for " + age(now.Sub(x.Since))
 			}
 			out = append(out, item)
 		}
@@ -195,7 +195,7 @@ func conditions(b *strings.Builder, r Report, now time.Time) {
 			line += ": " + span(c.Message)
 		}
 		if !c.Since.IsZero() {
-			line += " (" + age(now.Sub(c.Since)) + ")"
+			line += " for " + age(now.Sub(c.Since))
 		}
 		out = append(out, line)
 	}

@@ -322,15 +322,15 @@ const (
 
 // writeBackReady returns the condition WriteBackReady after a publication.
 func writeBackReady(res Result) status.Condition {
-	c := status.Condition{Type: v1alpha1.ConditionWriteBackReady, Status: metav1.ConditionTrue, Reason: "Pushed", Message: res.Pushed.Revision.String()}
+	const typ = v1alpha1.ConditionWriteBackReady
+	revision := res.Pushed.Revision.String()
 	switch {
 	case res.Err != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonOf(res.Err, reasonPushFailed), res.Err.Error()
+		return status.False(typ, reasonOf(res.Err, reasonPushFailed), res.Err.Error())
 	case res.Pushed.Rewritten != "":
-		c.Reason = "StatusRewritten"
-		c.Message += "; replaced commit " + res.Pushed.Rewritten + ", which Lockstep didn't write"
+		return status.True(typ, "StatusRewritten", revision+"; replaced commit "+res.Pushed.Rewritten+", which Lockstep didn't write")
 	}
-	return c
+	return status.True(typ, "Pushed", revision)
 }
 
 // reasonOf returns the condition reason of an error, or fallback.

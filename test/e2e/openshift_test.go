@@ -244,7 +244,7 @@ func (o *openshiftEnv) statusLists(ctx context.Context, refused int) error {
 		return fmt.Errorf("progress is %+v, want 20 blocking objects and at least %d of %d not done", p, refused, len(o.payload.Manifests))
 	}
 	failing := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionFailing)
-	if want := fmt.Sprintf("%d objects are not level", refused); failing == nil || failing.Status != "True" || !strings.Contains(failing.Message, want) {
+	if want := fmt.Sprintf("%d objects are not ready", refused); failing == nil || failing.Status != "True" || !strings.Contains(failing.Message, want) {
 		return fmt.Errorf("Failing is %+v, want it to say %q", failing, want)
 	}
 	return nil

@@ -10,27 +10,26 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// passStep notes how far the running pass is; its first step tells that the
-// builder knows the payload.
-func (c *core) passStep(e passStepped) {
-	if e.number != c.pass.number || !c.pass.running || c.pass.stopping {
+// syncStepped records the step of the running sync. Its first step follows Begin.
+func (c *core) syncStepped(e syncStepped) {
+	if e.number != c.sync.number || !c.sync.running || c.sync.stopping {
 		return
 	}
-	c.pass.step = e.step
+	c.sync.step = e.step
 	c.began, c.beganAny = true, true
 }
 
-// appliedOne counts one manifest of the running pass. Of a pass that was asked
-// to end nothing counts: its payload may not be the accepted one any more.
-func (c *core) appliedOne(e appliedOne, now time.Time) {
-	if e.number != c.pass.number || !c.pass.running || c.pass.stopping {
+// manifestDone counts one manifest of the running sync. A stopping sync doesn't
+// count: the accepted payload may have changed.
+func (c *core) manifestDone(e manifestDone, now time.Time) {
+	if e.number != c.sync.number || !c.sync.running || c.sync.stopping {
 		return
 	}
 	id := e.manifest.ID
-	c.pass.runLevel = e.manifest.RunLevel
-	c.pass.waits = withoutObject(c.pass.waits, id)
+	c.sync.runLevel = e.manifest.RunLevel
+	c.sync.waits = withoutObject(c.sync.waits, id)
 	if e.err != nil {
-		c.pass.errs = c.pass.errs.add(e.err)
+		c.sync.errs = c.sync.errs.add(e.err)
 		c.mark(id, now)
 		if e.err.Effect != EffectReport {
 			return
@@ -40,21 +39,21 @@ func (c *core) appliedOne(e appliedOne, now time.Time) {
 		delete(c.since, id)
 		delete(c.clocks, id)
 	}
-	c.pass.done++
+	c.sync.done++
 	if e.skipped {
-		c.pass.skipped++
+		c.sync.skipped++
 		return
 	}
 	c.reach(id, now)
 }
 
-// wrote notes that an object is as the accepted payload wants it, level or not:
-// what changes it from now on is drift from that.
-func (c *core) wrote(e wrote, now time.Time) {
-	if e.number != c.pass.number || !c.pass.running || c.pass.stopping {
+// objectWritten records that an object matches the accepted payload: a later change
+// is drift.
+func (c *core) objectWritten(e objectWritten, now time.Time) {
+	if e.number != c.sync.number || !c.sync.running || c.sync.stopping {
 		return
 	}
-	c.pass.runLevel = e.manifest.RunLevel
+	c.sync.runLevel = e.manifest.RunLevel
 	c.reach(e.manifest.ID, now)
 }
 
@@ -65,16 +64,16 @@ func (c *core) reach(id payload.ObjectID, now time.Time) {
 	}
 }
 
-// mark notes since when an object isn't level.
+// mark records when an object started to fail or wait.
 func (c *core) mark(id payload.ObjectID, now time.Time) {
 	if _, known := c.since[id]; !known {
 		c.since[id] = now
 	}
 }
 
-// waitingFor notes what an object waits for.
+// waitingFor records what an object waits for.
 func (c *core) waitingFor(e waitingFor, now time.Time) {
-	if e.number != c.pass.number || !c.pass.running {
+	if e.number != c.sync.number || !c.sync.running {
 		return
 	}
 	c.mark(e.manifest.ID, now)
@@ -83,30 +82,29 @@ func (c *core) waitingFor(e waitingFor, now time.Time) {
 		clock.Running = time.Time{}
 	}
 	c.clocks[e.manifest.ID] = clock
-	c.pass.runLevel = e.manifest.RunLevel
-	c.pass.waits = append(withoutObject(c.pass.waits, e.manifest.ID), Blocking{
+	c.sync.runLevel = e.manifest.RunLevel
+	c.sync.waits = append(withoutObject(c.sync.waits, e.manifest.ID), Blocking{
 		Object: e.manifest.ID, RunLevel: e.manifest.RunLevel, Component: e.manifest.Component, Since: c.since[e.manifest.ID],
 		Reason: e.waiting.Reason, Message: e.waiting.Message, Effect: EffectNone, Retriable: true, Deadline: e.waiting.Deadline,
 	})
 }
 
-// passed ends the running pass.
-func (c *core) passed(e passed, now time.Time) {
-	if e.number != c.pass.number || !c.pass.running {
+// syncEnded ends the running sync.
+func (c *core) syncEnded(e syncEnded, now time.Time) {
+	if e.number != c.sync.number || !c.sync.running {
 		return
 	}
-	stopped := c.pass.stopping
-	c.rest(now)
-	c.pass.running, c.pass.stopping, c.pass.waits = false, false, nil
+	stopped := c.sync.stopping
+	c.stopClocks(now)
+	c.sync.running, c.sync.stopping, c.sync.waits = false, false, nil
 	if stopped {
-		// A new target, other overrides or a pause cut it short: it counts as
-		// no attempt, and what is due was decided when it was stopped.
+		// A stopped sync is no attempt; nextSync was set when it was stopped.
 		return
 	}
 	if e.err != nil {
-		c.pass.errs = c.pass.errs.add(e.err)
+		c.sync.errs = c.sync.errs.add(e.err)
 	}
-	c.last, c.pass.errs = c.pass.errs, errorList{}
+	c.last, c.sync.errs = c.sync.errs, errorList{}
 	if e.complete && e.err == nil {
 		c.succeed(now)
 		return
@@ -114,25 +112,25 @@ func (c *core) passed(e passed, now time.Time) {
 	c.attempt++
 	c.failures++
 	c.completed = 0
-	c.nextPass = now.Add(c.wait(backoff(c.interval, c.failures)))
+	c.nextSync = now.Add(c.wait(backoff(c.interval, c.failures)))
 }
 
-// succeed notes that all of the accepted payload is level.
+// succeed records that the accepted release is complete.
 func (c *core) succeed(now time.Time) {
 	if c.completed == 0 {
-		// One more look at what is level gets nothing further, and would be a
-		// write of status.
+		// Further syncs of a complete release are no progress, which would change
+		// the status.
 		c.lastProgress = now
 	}
 	if c.state != payload.Reconciling {
-		c.spare(now)
+		c.restartGrace(now)
 	}
 	c.completed++
 	c.attempt, c.failures = 0, 0
-	c.pass.step, c.pass.runLevel = StepWatch, -1
-	c.level = c.pass
+	c.sync.step, c.sync.runLevel = StepWatch, -1
+	c.lastComplete = c.sync
 	c.state, c.initial, c.applied = payload.Reconciling, false, c.accepted
-	c.nextPass = now.Add(c.wait(c.interval))
+	c.nextSync = now.Add(c.wait(c.interval))
 	if len(c.history) > 0 && c.history[0].State == HistoryPartial && c.accepted.sameContent(c.history[0].Release) {
 		c.history = slices.Clone(c.history)
 		c.history[0].State, c.history[0].Ended = HistoryCompleted, now
