@@ -105,13 +105,13 @@ func (w *SyncWorker) Update(generation int64, desired Desired, overrides []Overr
 }
 
 // Drifted reports drift of an object; its manifest is applied again, also during a
-// sync. Objects of others are ignored.
+// sync. Objects outside the release are ignored.
 func (w *SyncWorker) Drifted(id payload.ObjectID) { w.dispatch(drifted{id}) }
 
 // SetHealth sets the health of an object of the accepted release while no sync
 // awaits it; a nil err is healthy. An err of EffectFailAfterInterval or worse is a
-// failure once it persists for grace; others are only reported. Objects of others
-// are ignored.
+// failure once it persists for grace; others are only reported. Objects outside the
+// release are ignored.
 func (w *SyncWorker) SetHealth(id payload.ObjectID, err *UpdateError, grace time.Duration) {
 	w.dispatch(healthObserved{id, err, grace})
 }

@@ -128,7 +128,7 @@ func (*Reporter) NeedLeaderElection() bool { return true }
 // Start runs until ctx ends and all writers have returned.
 func (r *Reporter) Start(ctx context.Context) error {
 	if err := r.cfg.Ready(ctx); err != nil {
-		return nil //nolint:nilerr // the process ends
+		return nil // ctx ended
 	}
 	if err := r.watch(ctx); err != nil {
 		return err

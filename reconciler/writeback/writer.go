@@ -34,7 +34,7 @@ type WriterConfig struct {
 // Result is the result of an attempt to publish.
 type Result struct {
 	Pushed sources.Pushed
-	// Err is nil on success; it may carry Reason() string.
+	// Err is nil on success; it may have Reason() string.
 	Err error
 	// Time of the attempt, and of the next one after a failure.
 	Time, RetryAt time.Time
