@@ -35,7 +35,7 @@ func release(version, image string) worker.Release {
 func complete(version, image string) *worker.SyncWorkerStatus {
 	r := release(version, image)
 	return &worker.SyncWorkerStatus{
-		Desired: r.Desired, Actual: r, Applied: r, Verified: true, Reconciling: true, Done: 5, Total: 5, Completed: 1, RunLevel: -1,
+		Desired: r.Desired, Actual: r, Applied: r, Reconciling: true, Done: 5, Total: 5, Completed: 1, RunLevel: -1,
 		Load:    worker.LoadStatus{Desired: r.Desired, Step: worker.StepPayloadLoaded},
 		History: []worker.HistoryFact{{Release: r, State: worker.HistoryCompleted, Started: start, Ended: start.Add(time.Minute)}},
 	}

@@ -179,7 +179,7 @@ func TestTheLoopInstallsUpdatesAndReconciles(t *testing.T) {
 		}
 		synctest.Wait()
 		status = w.Status()
-		if !status.Reconciling || status.Done != 3 || status.Fraction != 1 || status.Applied.Version != "1.0.0" || !status.Verified {
+		if !status.Reconciling || status.Done != 3 || status.Fraction != 1 || status.Applied.Version != "1.0.0" || !status.Actual.Verified {
 			t.Errorf("status after the install: %+v", status)
 		}
 		want := []string{"begin 1.0.0", "apply a of 1.0.0 as Initializing", "apply b of 1.0.0 as Initializing", "apply c of 1.0.0 as Initializing", "prune 1.0.0"}

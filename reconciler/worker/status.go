@@ -30,7 +30,7 @@ func (c *core) status() SyncWorkerStatus {
 	if c.accepted == nil {
 		return s
 	}
-	s.Actual, s.Verified, s.VersionHash = c.accepted.Release, c.accepted.Verified, c.accepted.VersionHash
+	s.Actual, s.VersionHash = c.accepted.Release, c.accepted.VersionHash
 	s.Warnings, s.Excluded = c.accepted.payload.Warnings, len(c.accepted.payload.Skipped)
 	s.EnabledCapabilities, s.ImplicitCapabilities = c.accepted.payload.EnabledCapabilities, c.accepted.payload.ImplicitCapabilities
 	s.Total = len(c.accepted.payload.Manifests)

@@ -295,8 +295,6 @@ type SyncWorkerStatus struct {
 	Load    LoadStatus
 	// Actual is the accepted release: verified, loaded, being applied.
 	Actual Release
-	// Verified is that of Actual.
-	Verified bool
 	// Applied is the last complete release.
 	Applied Release
 	// Blocking are at most 20 objects, the root cause first; BlockingTotal counts
