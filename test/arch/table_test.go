@@ -72,6 +72,7 @@ var imports = map[string][]string{
 	"reconciler/excluded":         {"payload"},
 	"reconciler/ledger":           {"config/backoff", "config/version", "config/sanitize", "config/v1alpha1", "nodeos"},
 	"reconciler/live":             {"payload/kinds", "config/sanitize", "payload"},
+	"reconciler/managedfields":    {"payload", "payload/kinds", "reconciler/live"},
 	"reconciler/plan":             {"config/...", "payload/...", "reconciler/...", "sources/..."},
 	"reconciler/rollout":          {"config/backoff", "config/sanitize", "config/v1alpha1", "nodeos", "reconciler/ledger"},
 	"reconciler/rollout/executor": {"config/sanitize", "config/v1alpha1", "nodeos", "nodeos/fleet", "reconciler/drain", "reconciler/gate", "reconciler/ledger", "reconciler/rollout"},
