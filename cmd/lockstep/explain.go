@@ -27,8 +27,9 @@ import (
 	"github.com/lockstep-dev/lockstep/config/reasons"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/reconciler/apply"
 	"github.com/lockstep-dev/lockstep/reconciler/excluded"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
+	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
 )
 
@@ -172,7 +173,7 @@ func gather(ctx context.Context, flags *clusterFlags, arg string) (*evidence, er
 		return nil, err
 	}
 	maps := kube.CoreV1().ConfigMaps(v1alpha1.Namespace)
-	e.held, e.problems, err = apply.FindHeld(ctx, maps, e.id)
+	e.held, e.problems, err = inventory.FindHeld(ctx, maps, e.id)
 	if err != nil {
 		e.problems = append(e.problems, err.Error())
 	}

@@ -163,7 +163,7 @@ func (v *explainView) answerFor(e *evidence, r *v1alpha1.ClusterRelease) answer 
 	if b := blockingOf(r, e.id); b != nil {
 		return answer{"not ready for " + releaseName(r) + ": " + b.Reason + ": " + b.Message, v.retry(b)}
 	}
-	if len(e.held) == 0 || !e.held[0].Applied {
+	if len(e.held) == 0 || !e.held[0].Applied() {
 		return v.unapplied(e, r)
 	}
 	return v.applied(e, r)
@@ -217,7 +217,7 @@ func (v *explainView) applied(e *evidence, r *v1alpha1.ClusterRelease) answer {
 	if e.metadata != nil {
 		m = e.metadata
 	}
-	switch held.Compare(m) {
+	switch apply.CompareHeld(held, m) {
 	case apply.InSync:
 		return answer{"in sync with " + releaseName(r) + unhealthyCondition(e.live), ""}
 	case apply.Done:
@@ -369,7 +369,7 @@ func (v *explainView) manifest(e *evidence) {
 		h := &e.held[i]
 		made := "adopted: never pruned"
 		switch {
-		case !h.Applied:
+		case !h.Applied():
 			made = "not applied yet"
 		case h.Created:
 			made = "created by the release: pruned when the release drops it"

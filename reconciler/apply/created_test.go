@@ -4,12 +4,14 @@
 package apply
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 )
 
 func object(t *testing.T, apiVersion, kind, name string, annotations map[string]string) payload.Manifest {
@@ -27,16 +29,19 @@ func TestPrunableIsWhatAPruneWouldDelete(t *testing.T) {
 	role := func(name string) payload.ObjectID {
 		return payload.ObjectID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name}
 	}
-	e := &Engine{cfg: Config{Namespace: ownNamespace}, items: map[payload.ObjectID]*item{}}
+	lock := &sync.RWMutex{}
+	s := &set{items: map[payload.ObjectID]*item{}, store: inventory.NewStore(nil, "clusterrelease/x", ownNamespace, lock)}
+	e := &Engine{set: s, pruner: &pruner{set: s, namespace: ownNamespace}}
 	add := func(id payload.ObjectID, change func(*item)) {
-		it := &item{id: id, entry: entry{Group: id.Group, Version: "v1", Kind: id.Kind, Name: id.Name, UID: "u", Created: true}}
+		it := &item{id: id, entry: &inventory.Slot{Entry: inventory.Entry{Group: id.Group, Version: "v1", Kind: id.Kind, Name: id.Name, Record: inventory.Record{UID: "u"}, Created: true}}}
+		s.store.Add(it.entry)
 		change(it)
-		e.items[id] = it
+		s.items[id] = it
 	}
 	add(role("made"), func(*item) {})
 	add(role("found"), func(it *item) { it.entry.Created = false })
 	add(role("never-applied"), func(it *item) { it.entry.UID = "" })
-	add(role("not-in-the-inventory"), func(it *item) { it.shard = noShard })
+	add(role("not-in-the-inventory"), func(it *item) { s.store.Remove(it.entry) })
 	add(payload.ObjectID{Kind: "Namespace", Name: "default"}, func(*item) {})
 	add(payload.ObjectID{Kind: "Namespace", Name: "web"}, func(*item) {})
 	ids, total := e.Prunable()
@@ -47,7 +52,7 @@ func TestPrunableIsWhatAPruneWouldDelete(t *testing.T) {
 
 func TestOthersNamesTheSetsThatHaveTheObjects(t *testing.T) {
 	shared := NewShared(1)
-	e := &Engine{cfg: Config{Owner: "clusterrelease/site", Shared: shared}}
+	e := &Engine{set: &set{owner: "clusterrelease/site", shared: shared}}
 	adopt := map[string]string{payload.AnnotationAdoptFrom: "clusterrelease/platform"}
 	ms := []payload.Manifest{
 		object(t, "v1", "Namespace", "theirs", nil), object(t, "v1", "Namespace", "ours", nil),
@@ -66,7 +71,7 @@ func TestOthersNamesTheSetsThatHaveTheObjects(t *testing.T) {
 func TestADryRunForeseesTheKindsOfAnAPIServiceThatComesAlong(t *testing.T) {
 	service := object(t, "apiregistration.k8s.io/v1", "APIService", "v1.example.com", nil)
 	service.Object.Object["spec"] = map[string]any{"group": "example.com", "version": "v1"}
-	coming := foreseen([]payload.Manifest{service})
+	coming := providedBy([]payload.Manifest{service})
 	for apiVersion, want := range map[string]bool{"example.com/v1": true, "example.com/v2": false, "other.com/v1": false} {
 		m := object(t, apiVersion, "Widget", "w", nil)
 		refused := permanent(m.ID, ReasonTypeMissing, "no matches for kind")

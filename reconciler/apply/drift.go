@@ -8,85 +8,92 @@ import (
 	"encoding/binary"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"github.com/go-logr/logr"
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
 const (
-	// flushAfter gathers changes of the inventory into one write.
+	// flushAfter collects the changes of the inventory for one write.
 	flushAfter = 2 * time.Second
-	// scanEvery is how often objects are looked through for those whose slow
+	// scanEvery is the interval of the search for objects whose periodic
 	// verification is due.
 	scanEvery = time.Minute
 )
 
-// Watch calls drifted for each object that isn't level any more, as rule R1
-// sees it in the watches, and for those whose verification is due. The caller
-// then applies the manifest that it last applied. drifted is called from this
-// goroutine and must not block for long. Watch also writes the inventory,
-// gathered, and returns when ctx ends.
-func (e *Engine) Watch(ctx context.Context, drifted func(payload.ObjectID)) error {
+// watcher reports the objects that require an apply, and writes the inventory.
+type watcher struct {
+	set         *set
+	live        *live.Cache
+	now         func() time.Time
+	log         logr.Logger
+	started     time.Time
+	verifyEvery time.Duration
+}
+
+func (w *watcher) run(ctx context.Context, drifted func(payload.ObjectID)) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	lastScan := e.cfg.Now()
+	lastScan := w.now()
 	var flushAt time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-e.sub.Ready():
+		case <-w.set.sub.Ready():
 		case <-timer.C:
 		}
-		for id, ok := e.sub.Pop(); ok && ctx.Err() == nil; id, ok = e.sub.Pop() {
-			e.look(id, drifted)
+		for id, ok := w.set.sub.Pop(); ok && ctx.Err() == nil; id, ok = w.set.sub.Pop() {
+			w.check(id, drifted)
 		}
-		now := e.cfg.Now()
+		now := w.now()
 		if now.Sub(lastScan) >= scanEvery {
-			e.scan(lastScan, now, drifted)
+			w.scan(lastScan, now, drifted)
 			lastScan = now
 		}
-		next := e.dueNow(now, drifted)
-		flushAt = e.flushSome(ctx, flushAt, now)
-		timer.Reset(e.nap(now, next, flushAt))
+		next := w.checkDue(now, drifted)
+		flushAt = w.flushDue(ctx, flushAt, now)
+		timer.Reset(untilNext(now, next, flushAt))
 	}
 }
 
-// nap is the time until something has to be done without an event.
-func (e *Engine) nap(now, due, flushAt time.Time) time.Duration {
-	nap := scanEvery
-	for _, at := range []time.Time{due, flushAt} {
+// untilNext returns the time until the earliest of the times, at most scanEvery.
+// Zero times are ignored.
+func untilNext(now time.Time, times ...time.Time) time.Duration {
+	wait := scanEvery
+	for _, at := range times {
 		if !at.IsZero() {
-			nap = min(nap, max(at.Sub(now), time.Millisecond))
+			wait = min(wait, max(at.Sub(now), time.Millisecond))
 		}
 	}
-	return nap
+	return wait
 }
 
-// flushSome writes the inventory when it has been changed for a while.
-func (e *Engine) flushSome(ctx context.Context, at, now time.Time) time.Time {
+// flushDue writes the inventory once its first change is flushAfter old. at is
+// when the write is due, zero without changes; it returns the next.
+func (w *watcher) flushDue(ctx context.Context, at, now time.Time) time.Time {
 	switch {
-	case !e.store.dirty():
+	case !w.set.store.Dirty():
 		return time.Time{}
 	case at.IsZero():
 		return now.Add(flushAfter)
 	case now.Before(at):
 		return at
 	}
-	if err := e.Flush(ctx); err != nil && ctx.Err() == nil {
-		// The next apply that adds an object reports it; till then a crash
-		// costs verifications, nothing else.
-		e.cfg.Log.Error(err, "writing the inventory")
+	if err := w.set.flush(ctx); err != nil && ctx.Err() == nil {
+		// The next apply that adds an object returns the error. Until then a
+		// crash only costs verifications.
+		w.log.Error(err, "can't write the inventory; retrying", "after", scanEvery.String())
 		return now.Add(scanEvery)
 	}
 	return time.Time{}
 }
 
-// look judges one object. An object that is being applied right now is looked
-// at after that.
-func (e *Engine) look(id payload.ObjectID, drifted func(payload.ObjectID)) {
-	it := e.item(id)
+// check reports the object if it requires an apply. An object that is being
+// applied is checked afterwards.
+func (w *watcher) check(id payload.ObjectID, drifted func(payload.ObjectID)) {
+	it := w.set.item(id)
 	if it == nil {
 		return
 	}
@@ -95,39 +102,37 @@ func (e *Engine) look(id payload.ObjectID, drifted func(payload.ObjectID)) {
 		if !it.busy.TryLock() {
 			return
 		}
-		it.again.Store(false) // It ended meanwhile.
+		it.again.Store(false) // It was unlocked meanwhile.
 	}
-	needs := e.needs(it)
+	required := w.set.requiresApply(it, w.live.Get(id))
 	it.busy.Unlock()
-	if needs {
+	if required {
 		drifted(id)
 	}
 }
 
-// needs reports whether the object needs an apply now, and notes when if it
-// does later.
-func (e *Engine) needs(it *item) bool {
-	view := e.cfg.Live.Get(it.id)
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// requiresApply reports whether the object requires an apply now, and schedules
+// the next check if it does later.
+func (s *set) requiresApply(it *item, view live.View) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if it.leaving {
 		return false
 	}
-	if it.shard == noShard {
-		return view.State == live.Present && !view.Object.Deleting // A delete manifest's object came back.
+	if !it.entry.Stored() {
+		return view.State == live.Present && !view.Object.Deleting // The object of a delete manifest was recreated.
 	}
-	if !it.entry.applied() {
-		return false // Its first apply is the worker's.
+	if !it.entry.Applied() {
+		return false // The worker makes the first apply.
 	}
-	j := it.pace.remember(Compare(it.entry.record(), schema.GroupKind{Group: it.id.Group, Kind: it.id.Kind}, e.manager, view))
-	if it.ends(view) {
-		e.store.touch(it)
+	v := it.pace.remember(Compare(it.entry.Record, it.id.GroupKind(), s.manager, view))
+	if it.jobEnded(view) {
+		s.store.Touch(it.entry)
 	}
-	now := e.cfg.Now()
 	var at time.Time
-	switch j {
+	switch v {
 	case InSync, Done, Unseen, Dying:
-		delete(e.due, it.id) // Of a dying object the end is an event.
+		delete(s.due, it.id) // The end of a deletion is an event.
 		return false
 	case Missing:
 		if (it.entry.Finished || it.entry.Failed) && view.State == live.Absent {
@@ -139,15 +144,15 @@ func (e *Engine) needs(it *item) bool {
 	case Drifted:
 		at = it.pace.repairAt()
 	}
-	if now.Before(at) {
-		e.due[it.id] = at
+	if s.now().Before(at) {
+		s.due[it.id] = at
 		return false
 	}
 	return true
 }
 
-// ends notes how a Job came to its end, and reports whether that is news.
-func (it *item) ends(view live.View) bool {
+// jobEnded records how a Job ended, and reports whether that is new.
+func (it *item) jobEnded(view live.View) bool {
 	if !it.id.IsJob() {
 		return false
 	}
@@ -160,53 +165,62 @@ func (it *item) ends(view live.View) bool {
 		}
 		finished, failed = live.HasCondition(body, "Complete"), live.FailedWithTTL(body)
 	}
-	news := finished && !it.entry.Finished || failed && !it.entry.Failed
+	isNew := finished && !it.entry.Finished || failed && !it.entry.Failed
 	it.entry.Finished, it.entry.Failed = it.entry.Finished || finished, it.entry.Failed || failed
-	return news
+	return isNew
 }
 
-// dueNow looks at the objects that were put off until now, and returns when
-// the next is due.
-func (e *Engine) dueNow(now time.Time, drifted func(payload.ObjectID)) time.Time {
-	e.mu.Lock()
-	var ready []payload.ObjectID
-	var next time.Time
-	for id, at := range e.due {
-		switch {
-		case !now.Before(at):
-			ready = append(ready, id)
-			delete(e.due, id)
-		case next.IsZero() || at.Before(next):
-			next = at
-		}
-	}
-	e.mu.Unlock()
+// checkDue checks the objects whose delay has ended, and returns when the next
+// one ends.
+func (w *watcher) checkDue(now time.Time, drifted func(payload.ObjectID)) time.Time {
+	ready, next := w.set.popDue(now)
 	for _, id := range ready {
-		e.look(id, drifted)
+		w.check(id, drifted)
 	}
 	return next
 }
 
-// scan forces a verification of the objects whose turn in the slow round came
-// between two scans.
-func (e *Engine) scan(from, to time.Time, drifted func(payload.ObjectID)) {
-	e.mu.Lock()
-	var ready []payload.ObjectID
-	for id, it := range e.items {
-		if it.entry.applied() && turnWithin(it, e.started, from, to, e.cfg.VerifyEvery) {
-			it.entry.ResourceVersion = "" // Only a request can tell now.
-			it.entry.Generation, it.entry.Foreign = -1, live.Digest{}
+// popDue removes and returns the objects whose delay has ended, and when the
+// next one ends.
+func (s *set) popDue(now time.Time) (ready []payload.ObjectID, next time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, at := range s.due {
+		switch {
+		case !now.Before(at):
 			ready = append(ready, id)
+			delete(s.due, id)
+		case next.IsZero() || at.Before(next):
+			next = at
 		}
 	}
-	e.mu.Unlock()
-	for _, id := range ready {
-		e.look(id, drifted)
+	return ready, next
+}
+
+// scan checks the objects whose periodic verification became due in (from, to].
+func (w *watcher) scan(from, to time.Time, drifted func(payload.ObjectID)) {
+	for _, id := range w.set.expire(func(it *item) bool { return turnWithin(it, w.started, from, to, w.verifyEvery) }) {
+		w.check(id, drifted)
 	}
 }
 
-// turnWithin reports whether the object's turn lies in (from, to]. Turns are
-// spread over the period by the object's desired hash.
+// expire invalidates the records of the applied objects that match, so that only
+// a request can verify them, and returns those.
+func (s *set) expire(match func(*item) bool) (expired []payload.ObjectID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, it := range s.items {
+		if it.entry.Applied() && match(it) {
+			it.entry.ResourceVersion = ""
+			it.entry.Generation, it.entry.Foreign = -1, live.Digest{}
+			expired = append(expired, id)
+		}
+	}
+	return expired
+}
+
+// turnWithin reports whether the object's periodic verification is due in (from,
+// to]. The desired hash spreads the objects over the period.
 func turnWithin(it *item, started, from, to time.Time, period time.Duration) bool {
 	period = max(period, 1)
 	offset := time.Duration(binary.BigEndian.Uint32(it.entry.Desired[:4]))*time.Microsecond%period + period/20

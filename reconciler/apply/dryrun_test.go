@@ -100,19 +100,19 @@ func TestConsentToAdoptCountsForTheNextDryRun(t *testing.T) {
 func TestRefusalsOfASchemaThatChangedJustNowAreTriedAgain(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	widget := &payload.Manifest{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}}
-	e := &Engine{cfg: Config{Now: func() time.Time { return now }}, defined: map[schema.GroupKind]time.Time{widget.GVK.GroupKind(): now.Add(-time.Second)}}
+	a := &applier{now: func() time.Time { return now }, set: &set{defined: map[schema.GroupKind]time.Time{widget.GVK.GroupKind(): now.Add(-time.Second)}}}
 	invalid, denied := permanent(widget.ID, ReasonResourceInvalid, "x"), permanent(widget.ID, ReasonWebhookDenied, "x")
-	if !e.schemaLags(widget, invalid) {
+	if !a.schemaLags(widget, invalid) {
 		t.Error("a refusal a second after the definition is final")
 	}
-	if e.schemaLags(widget, denied) {
+	if a.schemaLags(widget, denied) {
 		t.Error("a refusal for another reason is tried again")
 	}
-	if e.schemaLags(&payload.Manifest{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gadget"}}, invalid) {
+	if a.schemaLags(&payload.Manifest{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gadget"}}, invalid) {
 		t.Error("the refusal of another kind is tried again")
 	}
 	now = now.Add(schemaLag)
-	if e.schemaLags(widget, invalid) {
+	if a.schemaLags(widget, invalid) {
 		t.Error("a refusal long after the definition is tried again")
 	}
 }

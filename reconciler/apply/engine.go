@@ -1,172 +1,139 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apply makes the cluster's objects level with the manifests of a
-// set, and keeps them so.
+// Package apply applies the manifests of a set, repairs drift, and prunes
+// objects that left the set.
 //
-// A new or changed manifest costs one forced server-side apply: no read, no
-// dry run. Whether an unchanged one is still level is decided by rule R1
-// (Judge) from the watch cache of package live and the record of the last
-// apply's answer: no request. The records live in the set's inventory, so
-// that this holds across restarts too.
+// A new or changed manifest costs one forced server-side apply, without a read
+// or a dry run. Whether an unchanged one is in sync is decided without a request
+// (Compare), from the watch cache of package live and the record of the last
+// apply. Package inventory stores the records, also across restarts.
 //
-// The inventory also says what may ever be deleted: an object that it lists
-// under the same UID, that this set created, that still carries this set's
-// field manager and that no controller owns. No label and no annotation
-// deletes anything.
+// For each object the engine observes (set, live), decides by pure functions
+// (decide and prepare in plan.go) and sends the resulting requests (applier,
+// deleter). Prune deletes only an object that the inventory lists under the same
+// UID, that the set created, that still has the set's field manager, and that
+// has no controller. Labels and annotations delete nothing.
 //
-// The package doesn't order manifests and doesn't wait for health: that's for
-// its callers.
+// The callers order the manifests and wait for health.
 package apply
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// DefaultConcurrency is the number of requests in flight over all sets, but for
-// slow ones: throughput is flat from 8 to 128 by measurement.
-const DefaultConcurrency = 8
-
-// Mode says what the worker is doing.
+// Mode is the state of the worker that applies a manifest.
 type Mode int
 
 // The modes.
 const (
-	// Updating brings a new target: the fields of manifests that changed are
-	// taken from whoever has them.
+	// Updating applies a new target. The fields of changed manifests are taken
+	// from other managers.
 	Updating Mode = iota
-	// Reconciling keeps a target that was level: fields that another
-	// controller fights for are yielded. Updating does the same for manifests
-	// that didn't change.
+	// Reconciling repairs an applied target. Contested fields are yielded, as
+	// are those of unchanged manifests while Updating.
 	Reconciling
 )
 
-// Action says what an apply did.
+// Action is what an apply did.
 type Action string
 
 // The actions.
 const (
-	// Unchanged cost no request: the object is level.
+	// Unchanged objects are in sync and cost no request.
 	Unchanged Action = "Unchanged"
-	// Created made the object.
+	// Created objects didn't exist before.
 	Created Action = "Created"
-	// Updated brought a changed manifest, or the first apply of an object
-	// that existed.
+	// Updated objects have a changed manifest, or existed before their first
+	// apply.
 	Updated Action = "Updated"
-	// Repaired undid what others changed.
+	// Repaired objects were changed by others.
 	Repaired Action = "Repaired"
-	// Verified asked the server, which changed nothing.
+	// Verified objects weren't changed by the apply.
 	Verified Action = "Verified"
-	// Replaced deleted the object and made it anew.
+	// Replaced objects were deleted and recreated.
 	Replaced Action = "Replaced"
-	// Deleted carried out a delete manifest.
+	// Deleted objects were deleted by a delete manifest.
 	Deleted Action = "Deleted"
-	// Deferred put a repair or a verification off to Change.RetryAt, since
-	// the object cost too many lately.
+	// Deferred objects are repaired or verified at Change.RetryAt, after too
+	// many recent requests.
 	Deferred Action = "Deferred"
 )
 
-// Change is what an apply did.
+// Change is the result of an apply.
 type Change struct {
 	ID     payload.ObjectID
 	Action Action
-	// UID and ResourceVersion are those of the live object that the manifest
-	// is level with; health is judged from no older version.
+	// UID and ResourceVersion are those of the object after the apply. Health
+	// must not be evaluated on an older version.
 	UID             string
 	ResourceVersion string
-	// Finished tells of a Job that completed and was removed by its TTL.
+	// Finished is true for a Job that completed and was removed by its TTL.
 	Finished bool
-	// Failed says that a Job failed and was removed by its TTL; nil otherwise.
-	// It isn't run again before its manifest changes.
+	// Failed is the error of a Job that failed and was removed by its TTL; nil
+	// otherwise. The Job runs again when its manifest changes.
 	Failed error
-	// Adopted tells that the object existed before the set's first apply; it
-	// is never pruned.
+	// Adopted is true if the object existed before the set's first apply; it is
+	// never pruned.
 	Adopted bool
-	// Yielded are the fields that are left to others.
-	Yielded []Yield
-	// RetryAt is when a Deferred object is looked at again.
+	// Yielded are the fields that are left to other controllers.
+	Yielded []inventory.Yield
+	// RetryAt is when a Deferred object is checked again.
 	RetryAt time.Time
 }
 
-// Yield is a field that another controller holds against the manifest.
-type Yield struct {
-	// Pointer is the field's JSON pointer in the manifest.
-	Pointer string `json:"p"`
-	// Manager holds it.
-	Manager string `json:"m"`
-	// Value is the digest of the manifest's value when it was yielded: a
-	// release that changes it takes the field back.
-	Value live.Digest `json:"v"`
+// Event is what happened to an object. Its values are reasons of Kubernetes
+// events.
+type Event string
+
+// The events.
+const (
+	// ReasonDriftRepaired: the object was changed or deleted by others, and
+	// repaired.
+	ReasonDriftRepaired Event = "DriftRepaired"
+	// ReasonFieldYielded: fields of the object are yielded to another controller.
+	ReasonFieldYielded Event = "FieldYielded"
+	// ReasonPruned: the object left the set and was deleted.
+	ReasonPruned Event = "Pruned"
+	// ReasonOrphaned: the object left the set and stays in the cluster.
+	ReasonOrphaned Event = "Orphaned"
+)
+
+// Notice is an event of one object.
+type Notice struct {
+	ID   payload.ObjectID
+	What Event
+	// Detail has the yielded fields and their managers, or why the object stays;
+	// "" for other events.
+	Detail string
 }
 
-// Shared is what all sets of a process have in common.
-type Shared struct {
-	budget *budget
-
-	mu     sync.Mutex
-	owners map[payload.ObjectID]string
-}
-
-// NewShared makes a budget of so many requests in flight.
-func NewShared(concurrency int) *Shared {
-	return &Shared{budget: newBudget(concurrency), owners: map[payload.ObjectID]string{}}
-}
-
-// claim takes the object for owner, or returns who has it.
-func (s *Shared) claim(id payload.ObjectID, owner string) (other string, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if have := s.owners[id]; have != "" && have != owner {
-		return have, false
-	}
-	s.owners[id] = owner
-	return "", true
-}
-
-// transfer gives the object to owner, whose manifest names who had it.
-func (s *Shared) transfer(id payload.ObjectID, owner string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.owners[id] = owner
-}
-
-func (s *Shared) release(id payload.ObjectID, owner string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.owners[id] == owner {
-		delete(s.owners, id)
-	}
-}
-
-// Config is what an engine needs.
+// Config configures an engine.
 type Config struct {
 	// Owner names the set: "clusterrelease/<name>". The field manager is
-	// "lockstep:" and it.
+	// "lockstep:" followed by it.
 	Owner string
-	// REST is the identity that writes the set's objects; impersonation is
-	// set up in it. Its rate limits are replaced by Shared's budget.
+	// REST is the identity that writes the objects, by impersonation. Its rate
+	// limits are replaced by Shared's budget.
 	REST *rest.Config
-	// Live is the watch cache; it must be running.
+	// Live is the running watch cache.
 	Live *live.Cache
-	// Inventory keeps the set's inventory; it must be of our own namespace
-	// and identity.
+	// Inventory is the client for the inventory in Namespace, with the
+	// reconciler's identity.
 	Inventory corev1client.ConfigMapInterface
-	// Namespace is our own namespace, which is never pruned.
+	// Namespace is Lockstep's namespace, which is never pruned; the default is
+	// lockstep-system.
 	Namespace string
 	// Shared is common to all engines of the process.
 	Shared *Shared
@@ -174,61 +141,35 @@ type Config struct {
 	Metrics *Metrics
 	// Now is the clock.
 	Now func() time.Time
-	// VerifyEvery is the period in which each object is verified once by a
-	// request, to bound what the watches can't show; the default is 24 hours.
+	// VerifyEvery is the period in which a request verifies each object, to
+	// bound what the watches can't show; the default is 24 hours.
 	VerifyEvery time.Duration
-	// DeletionWait bounds how long an apply waits for an object that is being
-	// deleted; the default is 10 seconds.
+	// DeletionWait bounds the wait for an object that is being deleted; the
+	// default is 10 seconds.
 	DeletionWait time.Duration
-	// Notice, if set, hears of what happened to objects. It must neither block
-	// nor call the engine.
+	// Notice, if set, receives events. It must not block or call the engine.
 	Notice func(Notice)
-	// Log gets what is worth knowing but is no error.
+	// Log gets what an operator may need to know and is no error.
 	Log logr.Logger
 }
 
-// Engine applies one set. Its methods may be called concurrently; applies of
-// one object wait for one another.
+// Engine applies one set. Its methods may be called concurrently; applies of the
+// same object are serialized.
 type Engine struct {
-	cfg     Config
-	manager string
-	wire    *wire
-	store   *store
-	sub     *live.Subscription
-	started time.Time
-
-	mu    sync.RWMutex
-	items map[payload.ObjectID]*item
-	adopt []string
-	due   map[payload.ObjectID]time.Time
-	// defined says when the set last wrote the definition of a kind.
-	defined map[schema.GroupKind]time.Time
+	set     *set
+	applier *applier
+	pruner  *pruner
+	watcher *watcher
+	dryRuns *dryRunner
 }
 
-// item is one object of the set.
-type item struct {
-	id payload.ObjectID
-	// busy is held while the object is applied or deleted.
-	busy sync.Mutex
-	// again asks for another look after that.
-	again atomic.Bool
-
-	// All below are guarded by Engine.mu.
-	entry entry
-	pace  pace
-	shard int
-	body  bool
-	// leaving objects are being pruned: that they go is no drift.
-	leaving bool
-}
-
-// New makes an engine. Call Load before anything else, and Close in the end.
+// New returns an engine. Call Load first, and Close at the end.
 func New(cfg Config) (*Engine, error) {
 	switch {
 	case cfg.Owner == "":
-		return nil, errors.New("apply engine: an owner is required")
+		return nil, errors.New("create the apply engine: an owner is required")
 	case cfg.REST == nil || cfg.Live == nil || cfg.Inventory == nil || cfg.Shared == nil || cfg.Now == nil:
-		return nil, errors.New("apply engine: REST, Live, Inventory, Shared and Now are required")
+		return nil, errors.New("create the apply engine: REST, Live, Inventory, Shared and Now are required")
 	}
 	if cfg.VerifyEvery == 0 {
 		cfg.VerifyEvery = 24 * time.Hour
@@ -239,224 +180,139 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Namespace == "" {
 		cfg.Namespace = "lockstep-system"
 	}
+	if cfg.Notice == nil {
+		cfg.Notice = func(Notice) {}
+	}
 	w, err := newWire(cfg.REST, cfg.Shared.budget)
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{
-		cfg: cfg, manager: live.ManagerPrefix + cfg.Owner, wire: w,
-		store: newStore(cfg.Inventory, cfg.Owner, cfg.Namespace), started: cfg.Now(),
-		items: map[payload.ObjectID]*item{}, due: map[payload.ObjectID]time.Time{}, defined: map[schema.GroupKind]time.Time{},
-	}
-	e.sub = cfg.Live.Subscribe(e.has)
-	return e, nil
+	s := newSet(&cfg)
+	c := &client{wire: w, manager: s.manager, metrics: cfg.Metrics}
+	d := &deleter{client: c, live: cfg.Live, now: cfg.Now, wait: cfg.DeletionWait}
+	p := &pruner{set: s, client: c, deleter: d, live: cfg.Live, now: cfg.Now, namespace: cfg.Namespace, notify: cfg.Notice, log: cfg.Log}
+	return &Engine{
+		set:     s,
+		pruner:  p,
+		applier: &applier{set: s, client: c, deleter: d, pruner: p, live: cfg.Live, now: cfg.Now, metrics: cfg.Metrics, notify: cfg.Notice, log: cfg.Log},
+		watcher: &watcher{set: s, live: cfg.Live, now: cfg.Now, log: cfg.Log, started: cfg.Now(), verifyEvery: cfg.VerifyEvery},
+		dryRuns: &dryRunner{set: s, client: c, live: cfg.Live, concurrency: cfg.Shared.budget.size()},
+	}, nil
 }
 
-// Manager is the set's field manager.
-func (e *Engine) Manager() string { return e.manager }
+// Manager returns the set's field manager.
+func (e *Engine) Manager() string { return e.set.manager }
 
-func (e *Engine) has(id payload.ObjectID) bool {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.items[id] != nil
-}
-
-// Load reads the inventory and begins to watch what it lists. It returns
-// what it couldn't read: those objects cost one apply each, and are adopted
-// then.
+// Load reads the inventory and starts to watch its objects. It returns the parts
+// that it can't read: their objects are applied once, and then count as adopted.
 func (e *Engine) Load(ctx context.Context) (problems []string, err error) {
-	entries, problems, err := e.store.load(ctx)
-	if err != nil {
+	if problems, err = e.set.load(ctx); err != nil {
 		return nil, err
 	}
-	problems = append(problems, e.takeIn(entries)...)
-	e.recallAll(ctx)
+	e.pruner.recoverAll(ctx)
 	return problems, nil
 }
 
-// takeIn adds what was read of the inventory.
-func (e *Engine) takeIn(entries []loaded) (problems []string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var interests []live.Interest
-	for _, l := range entries {
-		in, other := e.takeInLocked(l)
-		interests = append(interests, in...)
-		if other != "" {
-			problems = append(problems, fmt.Sprintf("%s is in the inventory of %q too", l.entry.id(), other))
-		}
-	}
-	e.cfg.Live.Track(interests...)
-	return problems
-}
-
 // Close ends all watches of the set. The inventory stays.
-func (e *Engine) Close() {
-	e.sub.Close()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for id, it := range e.items {
-		e.cfg.Live.Untrack(it.interest())
-		e.cfg.Shared.release(id, e.cfg.Owner)
-	}
-	clear(e.items)
-}
+func (e *Engine) Close() { e.set.close() }
 
-func (it *item) interest() live.Interest {
-	return live.Interest{ID: it.id, GVK: it.entry.gvk(), Body: it.body}
-}
+// Adopt sets the tools (helm, flux, argo) whose objects the following dry runs
+// and applies may take over.
+func (e *Engine) Adopt(tools []string) { e.set.setAdopt(tools) }
 
-// Adopt lists the tools whose objects may be taken over: helm, flux, argo. It
-// holds for dry runs and applies from now on.
-func (e *Engine) Adopt(tools []string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.adopt = slices.Clone(tools)
-}
-
-// Begin names what is about to be applied: the inventory is written as the
-// union of the old and the new before the first object is, so that whatever
-// happens then, nothing that was made is forgotten. adopt is as in Adopt.
+// Begin adds the objects of the manifests to the inventory, before the first of
+// them is applied, so that a crash can't lose a created object. Objects that left
+// the release stay until they are pruned. adopt is as in Adopt.
 func (e *Engine) Begin(ctx context.Context, manifests []payload.Manifest, adopt []string) error {
-	e.Adopt(adopt)
-	e.mu.Lock()
-	named := make(map[payload.ObjectID]bool, len(manifests))
-	for i := range manifests {
-		e.addLocked(&manifests[i], i)
-		named[manifests[i].ID] = true
-	}
-	for id, it := range e.items {
-		if it.shard == noShard && !named[id] {
-			e.forgetLocked(it) // A delete manifest that isn't in the payload any more.
-		}
-	}
-	e.mu.Unlock()
-	return e.Flush(ctx)
+	e.set.setAdopt(adopt)
+	return e.set.begin(ctx, manifests)
 }
 
-// addLocked takes a manifest's object into the set; e.mu is held. order is
-// its place in the payload, or -1.
-func (e *Engine) addLocked(m *payload.Manifest, order int) *item {
-	it := e.items[m.ID]
-	if it == nil {
-		it = &item{id: m.ID, shard: noShard, body: live.NeedsBody(m)}
-		it.entry = newEntry(m)
-		e.items[m.ID] = it
-		e.cfg.Live.Track(it.interest())
-		if !m.Delete {
-			e.store.place(it)
-		}
-	}
-	it.leaving = false
-	if body := live.NeedsBody(m); body && !it.body {
-		before := it.interest()
-		it.body = true
-		e.cfg.Live.Track(it.interest())
-		e.cfg.Live.Untrack(before)
-	}
-	if !m.Delete && it.entry.describe(m, order) {
-		e.store.touch(it)
-	}
-	return it
+// Flush writes the changes of the inventory. If another process wrote it, Flush
+// loads the added objects and returns a retriable error.
+func (e *Engine) Flush(ctx context.Context) error { return e.set.flush(ctx) }
+
+// Apply applies the manifest with one request, or none if the object is in sync.
+// Its errors are *Error, or that of ctx.
+func (e *Engine) Apply(ctx context.Context, m *payload.Manifest, mode Mode) (Change, error) {
+	return e.applier.apply(ctx, m, mode)
 }
 
-// Flush writes what changed of the inventory. It is cheap when nothing did.
-// When somebody else wrote it, what they added is taken in, and the error is
-// retriable.
-func (e *Engine) Flush(ctx context.Context) error {
-	err := e.store.flush(ctx, &e.mu, e.items)
-	if err == nil || !errors.Is(err, errOtherWriter) {
-		return err
-	}
-	entries, reloadErr := e.store.reload(ctx)
-	if reloadErr != nil {
-		return errors.Join(err, reloadErr)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, l := range entries {
-		in, _ := e.takeInLocked(l)
-		e.cfg.Live.Track(in...)
-	}
-	return err
+// InSync reports whether applying the manifest would send no request.
+func (e *Engine) InSync(ctx context.Context, m *payload.Manifest) (bool, error) {
+	return e.set.inSync(ctx, m)
 }
 
-// takeInLocked adds an object of the inventory that isn't known; e.mu is held.
-// The caller tracks what it returns.
-func (e *Engine) takeInLocked(l loaded) (interests []live.Interest, otherOwner string) {
-	id := l.entry.id()
-	if it := e.items[id]; it != nil {
-		if it.shard != noShard && it.shard != l.shard {
-			e.store.rewrite(l.shard)
-		}
-		return nil, ""
-	}
-	other, ok := e.cfg.Shared.claim(id, e.cfg.Owner)
-	if ok {
-		other = ""
-	}
-	it := &item{id: id, entry: l.entry, shard: l.shard}
-	e.items[id] = it
-	return []live.Interest{it.interest()}, other
+// DryRun sends the manifests that aren't in sync as dry runs, and returns those
+// that the server would refuse, in the order of the manifests. A kind or
+// namespace that the manifests provide may be missing.
+func (e *Engine) DryRun(ctx context.Context, manifests []payload.Manifest) ([]Problem, error) {
+	return e.dryRuns.run(ctx, manifests)
 }
 
-// ensure returns the object's item. An object that wasn't named by Begin is
-// written to the inventory first.
-func (e *Engine) ensure(ctx context.Context, m *payload.Manifest) (*item, error) {
-	if other, ok := e.cfg.Shared.claim(m.ID, e.cfg.Owner); !ok {
-		if adoptFrom(m) != live.ManagerPrefix+other {
-			return nil, ownedByOther(m.ID, other)
-		}
-		e.cfg.Shared.transfer(m.ID, e.cfg.Owner)
-	}
-	e.mu.Lock()
-	it, known := e.items[m.ID], true
-	if it != nil && it.leaving {
-		e.mu.Unlock()
-		return nil, transient(m.ID, ReasonTerminating, "the object left the set and is being pruned; it's applied again when a release names it")
-	}
-	if it == nil || (it.shard == noShard && !m.Delete) {
-		it, known = e.addLocked(m, -1), false
-		if it.shard == noShard && !m.Delete {
-			e.store.place(it)
-		}
-	}
-	e.mu.Unlock()
-	if known || m.Delete {
-		return it, nil
-	}
-	return it, e.Flush(ctx)
+// Watch calls drifted for every object that requires an apply: the watch shows
+// that it isn't in sync, or its verification is due. The caller then applies the
+// last manifest. drifted is called from this goroutine and must not block. Watch
+// also writes the inventory, and returns when ctx ends.
+func (e *Engine) Watch(ctx context.Context, drifted func(payload.ObjectID)) error {
+	return e.watcher.run(ctx, drifted)
 }
 
-// Yielded returns the fields that are left to others now, by object.
-func (e *Engine) Yielded() map[payload.ObjectID][]Yield {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	out := map[payload.ObjectID][]Yield{}
-	for id, it := range e.items {
-		if len(it.entry.Yields) > 0 {
-			out[id] = slices.Clone(it.entry.Yields)
-		}
-	}
-	return out
+// Prune deletes the objects of the inventory that aren't in keep, which must
+// also contain those that users excluded. It follows the reverse order of the
+// payload, and finishes a run level before the next one. An object leaves the
+// inventory once the server confirms its deletion. Objects that can't be deleted
+// are in the joined error.
+func (e *Engine) Prune(ctx context.Context, keep map[payload.ObjectID]bool, opts PruneOptions) (PruneResult, error) {
+	return e.pruner.prune(ctx, keep, opts)
 }
+
+// Forget deletes the inventory and leaves the objects in the cluster.
+func (e *Engine) Forget(ctx context.Context) error { return e.set.destroy(ctx) }
+
+// Yielded returns the yielded fields by object.
+func (e *Engine) Yielded() map[payload.ObjectID][]inventory.Yield { return e.set.yielded() }
 
 // Size returns the number of objects in the inventory.
 func (e *Engine) Size() int {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	n := 0
-	for _, it := range e.items {
-		if it.shard != noShard {
-			n++
-		}
-	}
-	return n
+	_, total := e.set.inventory(nil)
+	return total
 }
 
-// read gets an object's metadata from the server.
-func (e *Engine) read(ctx context.Context, t target) (*metav1.PartialObjectMetadata, error) {
-	o, err := e.wire.get(ctx, t)
-	e.cfg.Metrics.request("get", outcome(err))
-	return o, err
+// Prunable returns the objects of the inventory that a prune may delete once
+// they leave the set, ordered by identity, and the size of the inventory.
+func (e *Engine) Prunable() (ids []payload.ObjectID, total int) {
+	all, total := e.set.inventory(nil)
+	return sortedIDs(e.pruner.deletable(all)), total
+}
+
+// Made returns the objects of the inventory that the set created, ordered by
+// identity.
+func (e *Engine) Made() []payload.ObjectID {
+	all, _ := e.set.inventory(nil)
+	return sortedIDs(slices.DeleteFunc(all, func(en inventory.Entry) bool { return !en.Created }))
+}
+
+func sortedIDs(entries []inventory.Entry) (ids []payload.ObjectID) {
+	for i := range entries {
+		ids = append(ids, entries[i].ID())
+	}
+	slices.SortFunc(ids, payload.ObjectID.Compare)
+	return ids
+}
+
+// Others returns the owners of those objects of the manifests that belong to
+// another set of this process, except objects that it hands over. It sends no
+// request; objects of other tools are found by a dry run.
+func (e *Engine) Others(manifests []payload.Manifest) map[payload.ObjectID]string {
+	return e.set.shared.others(manifests, e.set.owner)
+}
+
+// Deleting returns the objects that are still to be deleted according to the
+// watches: those that left the set, and those of delete manifests.
+func (e *Engine) Deleting() []payload.ObjectID {
+	going := e.set.going() // The cache must not be read with the set locked.
+	going = slices.DeleteFunc(going, func(id payload.ObjectID) bool { return e.set.live.Get(id).State != live.Present })
+	slices.SortFunc(going, payload.ObjectID.Compare)
+	return going
 }

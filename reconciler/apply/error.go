@@ -17,10 +17,11 @@ import (
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/kinds"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// The reasons of errors, as they stand in conditions.
+// The reasons of errors, as reported in conditions.
 const (
 	ReasonResourceInvalid      = "ResourceInvalid"
 	ReasonResourceTooLarge     = "ResourceTooLarge"
@@ -45,11 +46,10 @@ const (
 	ReasonInventoryFailed      = "InventoryFailed"
 )
 
-// messageLimit bounds what a server's message may add to a condition, in
-// bytes.
+// messageLimit bounds a server's message in a condition, in bytes.
 const messageLimit = 1024
 
-// Error says why an object isn't as the manifest wants it.
+// Error is the reason why a manifest isn't applied, or the set not pruned.
 type Error struct {
 	// ID is the object; it is empty for errors of the whole set.
 	ID        payload.ObjectID
@@ -59,7 +59,7 @@ type Error struct {
 	err       error
 }
 
-// Error names the object, what was found, and how to fix it.
+// Error returns the object, the problem and how to solve it.
 func (e *Error) Error() string {
 	if e.ID == (payload.ObjectID{}) {
 		return e.message
@@ -70,47 +70,64 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.err }
 
-// Reason is the condition's reason.
+// Reason returns the condition's reason.
 func (e *Error) Reason() string { return e.reason }
 
-// Retriable reports whether the same request may succeed without anybody
-// changing the manifest, the cluster's policy or permissions.
+// Retriable reports whether the request may succeed later without a change of
+// the manifest, the cluster's policies or its permissions.
 func (e *Error) Retriable() bool { return e.retriable }
 
 // Object returns the object that the error is about.
 func (e *Error) Object() payload.ObjectID { return e.ID }
 
-// permanent makes an error that needs somebody's decision.
+// permanent returns an error that requires a change.
 func permanent(id payload.ObjectID, reason, format string, args ...any) *Error {
 	return &Error{ID: id, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// transient makes an error that goes away by itself.
+// transient returns an error that may resolve automatically.
 func transient(id payload.ObjectID, reason, format string, args ...any) *Error {
 	return &Error{ID: id, reason: reason, retriable: true, message: fmt.Sprintf(format, args...)}
 }
 
-// kindOfFailure is one line of the classifier: the first that fits decides.
-type kindOfFailure struct {
-	reason    string
-	retriable bool
-	fits      func(status metav1.Status, err error) bool
+// ownedByOther returns the error for an object of another set.
+func ownedByOther(id payload.ObjectID, owner string) *Error {
+	return permanent(id, ReasonOwnedByOther,
+		"the object is managed by %.100q; remove it from one of the two, or hand it over with the annotation %s: %s",
+		owner, payload.AnnotationAdoptFrom, owner)
 }
 
-// failures returns the classifier. The order matters: a permanent schema error
-// comes back as HTTP 500 without a reason, a terminating namespace as 403, so
-// messages and causes are looked at before codes.
-func failures() []kindOfFailure {
-	return []kindOfFailure{
+// inventoryError converts the error of the inventory to an *Error if it has a
+// solution.
+func inventoryError(err error) error {
+	var stored *inventory.Error
+	if !errors.As(err, &stored) {
+		return err
+	}
+	return &Error{reason: ReasonInventoryFailed, retriable: stored.Retriable(), message: stored.Error(), err: err}
+}
+
+// failure is one rule of the classifier.
+type failure struct {
+	reason    string
+	retriable bool
+	matches   func(status metav1.Status, err error) bool
+}
+
+// failures returns the rules of the classifier; the first match decides. Messages
+// and causes precede codes, because the server returns a permanent schema error
+// as HTTP 500 and a terminating namespace as 403.
+func failures() []failure {
+	return []failure{
 		{ReasonNamespaceTerminating, true, hasCause("NamespaceTerminating")},
-		{ReasonWebhookFailed, true, says("failed calling webhook", "failed to call webhook", "conversion webhook for")},
-		{ReasonWebhookFailed, true, says("does not support dry run")},
-		{ReasonWebhookDenied, false, says("denied the request", "denied request", "ValidatingAdmissionPolicy")},
-		{ReasonResourceInvalid, false, says("failed to create typed patch object", "field not declared in schema", "failed to create manager for existing fields")},
+		{ReasonWebhookFailed, true, hasMessage("failed calling webhook", "failed to call webhook", "conversion webhook for")},
+		{ReasonWebhookFailed, true, hasMessage("does not support dry run")},
+		{ReasonWebhookDenied, false, hasMessage("denied the request", "denied request", "ValidatingAdmissionPolicy")},
+		{ReasonResourceInvalid, false, hasMessage("failed to create typed patch object", "field not declared in schema", "failed to create manager for existing fields")},
 		{ReasonFieldImmutable, false, immutable},
-		{ReasonQuotaExceeded, true, says("exceeded quota")},
+		{ReasonQuotaExceeded, true, hasMessage("exceeded quota")},
 		{ReasonResourceTooLarge, false, hasCode(http.StatusRequestEntityTooLarge)},
-		{ReasonResourceTooLarge, false, says("request is too large", "etcdserver: request is too large", "must have at most 262144 bytes")},
+		{ReasonResourceTooLarge, false, hasMessage("request is too large", "etcdserver: request is too large", "must have at most 262144 bytes")},
 		{ReasonResourceInvalid, false, hasCode(http.StatusUnprocessableEntity, http.StatusBadRequest, http.StatusUnsupportedMediaType)},
 		{ReasonForbidden, false, hasCode(http.StatusForbidden)},
 		{ReasonUnauthorized, true, hasCode(http.StatusUnauthorized)},
@@ -122,8 +139,7 @@ func failures() []kindOfFailure {
 	}
 }
 
-// classify turns what a request returned into an Error. It passes the end of
-// ctx on as it is.
+// classify converts the error of a request to an *Error, except a cancelation.
 func classify(id payload.ObjectID, err error) error {
 	var own *Error
 	switch {
@@ -136,7 +152,7 @@ func classify(id payload.ObjectID, err error) error {
 	case live.IsNoMatch(err):
 		return &Error{
 			ID: id, reason: ReasonTypeMissing, retriable: true, err: err,
-			message: "the server doesn't know this kind; its CustomResourceDefinition may be missing or not established yet",
+			message: "the server doesn't serve the kind; check that its CustomResourceDefinition exists and is established",
 		}
 	}
 	e := &Error{ID: id, err: err, reason: ReasonServerUnreachable, retriable: true}
@@ -145,7 +161,7 @@ func classify(id payload.ObjectID, err error) error {
 		s := status.Status()
 		e.reason, e.retriable = ReasonServerError, true
 		for _, f := range failures() {
-			if f.fits(s, err) {
+			if f.matches(s, err) {
 				e.reason, e.retriable = f.reason, f.retriable
 				break
 			}
@@ -157,8 +173,8 @@ func classify(id payload.ObjectID, err error) error {
 	return e
 }
 
-// messageOf returns the server's message. That of a Secret may quote its
-// values, so only the places are told.
+// messageOf returns the server's message. For a Secret it returns only the
+// fields, because the message may contain values.
 func messageOf(id payload.ObjectID, s metav1.Status) string {
 	if id.GroupKind() != kinds.Secret {
 		return sanitize.Clip(s.Message, messageLimit)
@@ -171,14 +187,14 @@ func messageOf(id payload.ObjectID, s metav1.Status) string {
 			}
 		}
 	}
-	msg := fmt.Sprintf("the server refused the Secret with code %d %s", s.Code, s.Reason)
+	msg := fmt.Sprintf("the server refused the Secret: %d %s", s.Code, s.Reason)
 	if len(fields) > 0 {
 		msg += " at " + strings.Join(fields, ", ")
 	}
-	return sanitize.Clip(msg+"; its message may hold values and isn't shown", messageLimit)
+	return sanitize.Clip(msg+"; the message is omitted because it may contain values", messageLimit)
 }
 
-func says(parts ...string) func(metav1.Status, error) bool {
+func hasMessage(parts ...string) func(metav1.Status, error) bool {
 	return func(s metav1.Status, _ error) bool {
 		for _, part := range parts {
 			if strings.Contains(s.Message, part) {
@@ -199,8 +215,8 @@ func hasCause(cause metav1.CauseType) func(metav1.Status, error) bool {
 	return func(_ metav1.Status, err error) bool { return apierrors.HasStatusCause(err, cause) }
 }
 
-// immutable is narrow on purpose: what it calls immutable may be deleted and
-// made anew, where the manifest allows that. A mere typo must never be.
+// immutable matches only errors of immutable fields: they may replace the object,
+// which an error of another kind, such as a typo, must not.
 func immutable(s metav1.Status, _ error) bool {
 	if s.Code != http.StatusUnprocessableEntity {
 		return false
@@ -210,7 +226,7 @@ func immutable(s metav1.Status, _ error) bool {
 	}
 	for _, c := range s.Details.Causes {
 		if !immutableMessage(c.Message) {
-			return false // Something else is wrong too: making it anew wouldn't help.
+			return false // A new object would be refused too.
 		}
 	}
 	return true
@@ -240,8 +256,8 @@ func missingNamespace(s metav1.Status, _ error) bool {
 	return s.Code == http.StatusNotFound && s.Details != nil && s.Details.Kind == "namespaces"
 }
 
-// missingResource reports whether a path isn't served: a kind whose
-// definition was established a moment ago.
+// missingResource reports whether the resource itself isn't served, as right
+// after its CRD was established.
 func missingResource(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
+	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
 )
 
 // scaledText is a Deployment with three replicas.
@@ -119,7 +119,7 @@ func TestACrashBeforeTheHandOverOfIgnoredFieldsKeepsTheirValues(t *testing.T) {
 	body, err := ms[0].Object.MarshalJSON()
 	must(t, err)
 	force := true
-	_, err = r.resource(ms[0].ID).Patch(t.Context(), "web", types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: r.engine.manager, Force: &force})
+	_, err = r.resource(ms[0].ID).Patch(t.Context(), "web", types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: r.engine.Manager(), Force: &force})
 	must(t, err)
 	r.restart()
 	r.apply(ms, Updating)
@@ -232,32 +232,6 @@ func (r *rig) blind() {
 	r.await("the kinds to be unwatchable", func() bool { return len(r.cache.Unwatchable()) > 0 })
 }
 
-func TestOnlyWhatIsOthersIsHandedOver(t *testing.T) {
-	entries := []metav1.ManagedFieldsEntry{
-		entryOf(initialManager, "Apply", "", `{"f:spec":{"f:paused":{}}}`),
-		entryOf(testManager, "Apply", "", `{"f:spec":{"f:replicas":{},"f:minReadySeconds":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"b\"}":{".":{},"f:image":{},"f:name":{}}}}}}}`),
-		entryOf("hpa", "Update", "scale", `{"f:spec":{"f:replicas":{}}}`),
-	}
-	// The first root isn't in the content, the second is an index of it.
-	got, err := handOver(entries, testManager, content(t, workload), []string{"/spec/minReadySeconds", "/spec/template/spec/containers/1/image"})
-	must(t, err)
-	held := map[string]string{}
-	for _, e := range got {
-		held[e.Manager] = e.FieldsV1.GetRawString()
-	}
-	want := map[string]string{
-		testManager:    `{"f:spec":{"f:replicas":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"b\"}":{".":{},"f:name":{}}}}}}}`,
-		"hpa":          `{"f:spec":{"f:replicas":{}}}`,
-		initialManager: `{"f:spec":{"f:minReadySeconds":{},"f:paused":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"b\"}":{"f:image":{}}}}}}}`,
-	}
-	if diff := cmp.Diff(want, held); diff != "" {
-		t.Errorf("who holds what (-want +got):\n%s", diff)
-	}
-	if again, err := handOver(got, testManager, content(t, workload), []string{"/spec/minReadySeconds"}); err != nil || again != nil {
-		t.Errorf("a second hand-over: %v %v, want nothing to do", again, err)
-	}
-}
-
 func TestAFieldThatIsIgnoredNoMoreIsOursAgain(t *testing.T) {
 	ignoring := func(text string) string {
 		return strings.Replace(text, "name: settings, namespace: NS", `name: settings, namespace: NS, annotations: {lockstep.dev/ignore-fields: /data/b}`, 1)
@@ -267,7 +241,7 @@ func TestAFieldThatIsIgnoredNoMoreIsOursAgain(t *testing.T) {
 	r.apply(ms, Updating)
 	r.seen(ms)
 	holds := func() bool {
-		return slices.ContainsFunc(r.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager == initialManager })
+		return slices.ContainsFunc(r.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager == managedfields.InitialManager })
 	}
 	if !holds() {
 		t.Fatal("the ignored field wasn't handed over")
@@ -276,7 +250,7 @@ func TestAFieldThatIsIgnoredNoMoreIsOursAgain(t *testing.T) {
 	r.apply(next, Updating)
 	r.seen(next)
 	if holds() {
-		t.Errorf("%s holds fields that the manifest insists on", initialManager)
+		t.Errorf("%s holds fields that the manifest insists on", managedfields.InitialManager)
 	}
 	last := r.manifests(strings.Replace(webSet, `, b: "2"`, "", 1))[:1]
 	r.apply(last, Updating)

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
+	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
 )
 
 func TestAnObjectIsFoundInTheInventoryOfItsSet(t *testing.T) {
@@ -18,19 +20,19 @@ func TestAnObjectIsFoundInTheInventoryOfItsSet(t *testing.T) {
 	ms := r.manifests(twoMaps)
 	r.apply(ms, Updating)
 	maps := r.kube.CoreV1().ConfigMaps(ownNamespace)
-	held, _, err := FindHeld(t.Context(), maps, ms[1].ID)
+	held, _, err := inventory.FindHeld(t.Context(), maps, ms[1].ID)
 	must(t, err)
-	if len(held) != 1 || held[0].Owner != r.owner || !held[0].Applied || !held[0].Created || held[0].RunLevel != 1 {
+	if len(held) != 1 || held[0].Owner != r.owner || !held[0].Applied() || !held[0].Created || held[0].RunLevel != 1 {
 		t.Fatalf("held %+v, want one entry of %s", held, r.owner)
 	}
 	live := r.get(ms[1].ID)
-	if got := HolderOf(live); got != r.owner {
+	if got := managedfields.Owner(live); got != r.owner {
 		t.Errorf("the object names %q as its set, want %q", got, r.owner)
 	}
-	if got := held[0].Compare(nil); got != Missing {
+	if got := CompareHeld(&held[0], nil); got != Missing {
 		t.Errorf("an object that isn't there is %s", got)
 	}
-	if held, _, err := FindHeld(t.Context(), maps, payload.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "nobodys"}); err != nil || len(held) > 0 {
+	if held, _, err := inventory.FindHeld(t.Context(), maps, payload.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "nobodys"}); err != nil || len(held) > 0 {
 		t.Errorf("nobody's object: %v, %v", held, err)
 	}
 }
@@ -41,13 +43,13 @@ func TestAnInventoryOfAnotherFormatIsAProblemAndNoEnd(t *testing.T) {
 	r.apply(ms, Updating)
 	maps := r.kube.CoreV1().ConfigMaps(ownNamespace)
 	future := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "lockstep-inventory-future-0", Labels: map[string]string{labelInventory: "future"}},
-		Data:       map[string]string{keyFormat: "99", keyOwner: "clusterrelease/future", keyShard: "0"},
+		ObjectMeta: metav1.ObjectMeta{Name: "lockstep-inventory-future-0", Labels: map[string]string{"lockstep.dev/inventory": "future"}},
+		Data:       map[string]string{"format": "99", "owner": "clusterrelease/future", "shard": "0"},
 	}
 	_, err := maps.Create(t.Context(), future, metav1.CreateOptions{})
 	must(t, err)
 	defer func() { must(t, maps.Delete(t.Context(), future.Name, metav1.DeleteOptions{})) }()
-	held, problems, err := FindHeld(t.Context(), maps, ms[0].ID)
+	held, problems, err := inventory.FindHeld(t.Context(), maps, ms[0].ID)
 	must(t, err)
 	if len(held) != 1 || !strings.Contains(strings.Join(problems, "; "), "format \"99\"") {
 		t.Errorf("held %v, problems %q", held, problems)

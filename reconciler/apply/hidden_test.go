@@ -63,7 +63,7 @@ func TestWhatAdmissionMakesOfAnApplyIsToldOnce(t *testing.T) {
 	if got := r.log.with("admission", "/metadata/labels/app", "settings"); len(got) != 1 {
 		t.Errorf("lines about the label: %q, want one", got)
 	}
-	if got := r.log.with("tracks no field of ours", "settings"); len(got) != 1 {
+	if got := r.log.with("managedFields has no entry", "settings"); len(got) != 1 {
 		t.Errorf("lines about the stripped fields: %q, want one; managers: %v", got, r.get(ms[0].ID).GetManagedFields())
 	}
 	r.quiet(300 * time.Millisecond)
@@ -103,7 +103,7 @@ func TestAChangedObjectOfWhichAControllerHasOtherFieldsCostsOneRequest(t *testin
 	r.shows(r.patch(ms[0].ID, "ca-injector", `{"data":{"ca":"x"}}`), ms[0].ID)
 	next := r.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))[:1]
 	must(t, r.engine.Begin(t.Context(), next, nil))
-	r.engine.sub.Close() // No verification of what the controller wrote.
+	r.engine.set.sub.Close() // No verification of what the controller wrote.
 	r.requests.take()
 	_, err := r.engine.Apply(t.Context(), &next[0], Updating)
 	must(t, err)

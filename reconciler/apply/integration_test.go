@@ -143,10 +143,8 @@ func TestUnchangedSetAfterARestartCostsNoWrite(t *testing.T) {
 
 func (r *rig) inventoryVersions() map[string]string {
 	r.t.Helper()
-	list, err := r.kube.CoreV1().ConfigMaps(ownNamespace).List(r.t.Context(), metav1.ListOptions{LabelSelector: labelInventory + "=" + r.engine.store.label})
-	must(r.t, err)
 	out := map[string]string{}
-	for _, cm := range list.Items {
+	for _, cm := range r.shards() {
 		out[cm.Name] = cm.ResourceVersion
 	}
 	return out
@@ -222,11 +220,11 @@ func TestForeignFieldsAreLeftAlone(t *testing.T) {
 
 // level reports whether rule R1 calls the object level now.
 func (r *rig) level(id payload.ObjectID) bool {
-	it := r.engine.item(id)
+	it := r.engine.set.item(id)
 	view := r.cache.Get(id)
-	r.engine.mu.RLock()
-	defer r.engine.mu.RUnlock()
-	return Compare(it.entry.record(), id.GroupKind(), r.engine.manager, view) == InSync
+	r.engine.set.mu.RLock()
+	defer r.engine.set.mu.RUnlock()
+	return Compare(it.entry.Record, id.GroupKind(), r.engine.Manager(), view) == InSync
 }
 
 func TestStatusWritesCostNoRequest(t *testing.T) {
@@ -387,7 +385,7 @@ func TestObjectEditedWhileDownIsRepairedWhateverItsAnnotationsSay(t *testing.T) 
 	ms := r.manifests(webSet)
 	r.apply(ms, Updating)
 	r.kill()
-	r.patch(ms[0].ID, r.engine.manager, `{"data":{"a":"hacked"}}`) // even under our own name
+	r.patch(ms[0].ID, r.engine.Manager(), `{"data":{"a":"hacked"}}`) // even under our own name
 	r.start()
 	chs := r.apply(ms, Reconciling)
 	if chs[0].Action == Unchanged {

@@ -9,8 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what applying costs and finds. A nil *Metrics counts
-// nothing.
+// Metrics has the collectors of the apply engines. A nil *Metrics counts nothing.
 type Metrics struct {
 	requests *prometheus.CounterVec
 	seconds  prometheus.Histogram
@@ -18,30 +17,30 @@ type Metrics struct {
 	yields   prometheus.Counter
 }
 
-// NewMetrics makes the collectors; register them with Collectors.
+// NewMetrics returns new collectors; register those of Collectors.
 func NewMetrics() *Metrics {
 	return &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "lockstep_release_apply_requests_total",
-			Help: "Requests to the API server for applying and pruning, by verb and result.",
+			Help: "Requests to the API server for applies and prunes, by verb and result.",
 		}, []string{"verb", "result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "lockstep_release_apply_seconds",
-			Help:    "Time of the apply of one object, from the look at the cache to the recorded answer.",
+			Help:    "Duration of the apply of one object, including those without a request.",
 			Buckets: []float64{.0001, .001, .005, .01, .025, .05, .1, .25, 1, 5, 30},
 		}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lockstep_release_drift_repairs_total",
-			Help: "Objects that others changed or removed and that were made level again.",
+			Help: "Objects that were changed or deleted by others and repaired.",
 		}),
 		yields: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lockstep_release_fields_yielded_total",
-			Help: "Fields that were left to another controller after it took them.",
+			Help: "Fields that were yielded to another controller.",
 		}),
 	}
 }
 
-// Collectors returns what to register.
+// Collectors returns the collectors to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.seconds, m.repairs, m.yields}
 }
@@ -70,7 +69,7 @@ func (m *Metrics) yielded(n int) {
 	}
 }
 
-// outcome names the result of a request for the metrics.
+// outcome returns the result label of a request.
 func outcome(err error) string {
 	if err != nil {
 		return "error"

@@ -10,129 +10,131 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/kinds"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
+	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
 )
 
-// PruneOptions guard a prune.
+// PruneOptions limit a prune.
 type PruneOptions struct {
 	// MaxPercent is the percentage of the inventory that may be deleted at
-	// once, by the rule of payload.MayPrune.
+	// once, as in payload.MayPrune.
 	MaxPercent int
-	// All lifts the guards for the deletion of the whole set by its
-	// deletionPolicy.
+	// All lifts the limits, to delete the whole set by its deletionPolicy.
 	All bool
 }
 
-// PruneResult says what became of the objects that left the set.
+// PruneResult lists the objects that left the set.
 type PruneResult struct {
 	Deleted []payload.ObjectID
-	// Orphaned left the inventory but stay in the cluster: the set found
-	// them, or their kind needs consent.
+	// Orphaned objects left the inventory and stay in the cluster.
 	Orphaned []Orphan
-	// Pending are being deleted; they stay in the inventory.
+	// Pending objects are being deleted and stay in the inventory.
 	Pending []payload.ObjectID
 }
 
-// Orphan is an object that isn't pruned, and why.
+// Orphan is an object that isn't deleted, and why.
 type Orphan struct {
 	ID     payload.ObjectID
 	Reason string
 }
 
-// Prune deletes the objects of the inventory that aren't in keep; what people
-// took out of our hands belongs into it too. It goes
-// backwards through the payload's order, waits for the objects of one run
-// level before it begins the next, and shrinks the inventory only after the
-// server confirmed that an object is gone. What can't be deleted is in the
-// joined error; the rest goes on.
-func (e *Engine) Prune(ctx context.Context, keep map[payload.ObjectID]bool, opts PruneOptions) (PruneResult, error) {
-	gone, total := e.leaving(keep)
+// pruner deletes objects that left the set, and those of delete manifests.
+type pruner struct {
+	set       *set
+	client    *client
+	deleter   *deleter
+	live      *live.Cache
+	now       func() time.Time
+	namespace string
+	notify    func(Notice)
+	log       logr.Logger
+}
+
+func (p *pruner) prune(ctx context.Context, keep map[payload.ObjectID]bool, opts PruneOptions) (PruneResult, error) {
+	gone, total := p.set.inventory(keep)
 	var result PruneResult
 	if len(gone) == 0 {
 		return result, nil
 	}
-	if err := e.recallEach(ctx, gone); err != nil {
-		return result, err // Else the guard would count less than is deleted.
+	if err := p.recoverRecords(ctx, gone); err != nil {
+		return result, err // The guard would count fewer objects than are deleted.
 	}
-	if err := guard(payload.PruneCount{Deleted: len(e.deletable(gone)), Kept: total - len(gone), Total: total}, opts); err != nil {
+	if err := guard(payload.Leaving{Deleted: len(p.deletable(gone)), Kept: total - len(gone), Total: total}, opts); err != nil {
 		return result, err
 	}
-	e.markLeaving(gone)
-	defer func() { e.noticeOrphans(result.Orphaned) }()
+	p.set.markLeaving(gone)
+	defer func() {
+		for _, o := range result.Orphaned {
+			p.log.Info("object left the set and stays in the cluster", "object", o.ID.String(), "reason", o.Reason)
+		}
+	}()
 	var failures []error
-	for level := range levels(gone) {
-		failures = append(failures, e.pruneLevel(ctx, level, &result)...)
+	for group := range pruneGroups(gone) {
+		failures = append(failures, p.pruneGroup(ctx, group, &result)...)
 		if ctx.Err() != nil {
 			return result, ctx.Err()
 		}
 		if len(failures) > 0 || len(result.Pending) > 0 {
-			break // What is below may be needed to finish what is above.
+			break // Finalizers may depend on the objects of lower run levels.
 		}
 	}
-	failures = append(failures, e.Flush(ctx))
+	failures = append(failures, p.set.flush(ctx))
 	return result, errors.Join(failures...)
 }
 
-// leaving returns the entries that aren't kept, last of the payload first,
-// and the size of the inventory.
-func (e *Engine) leaving(keep map[payload.ObjectID]bool) ([]entry, int) {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	var out []entry
-	total := 0
-	for id, it := range e.items {
-		if it.shard == noShard {
-			continue
-		}
-		total++
-		if !keep[id] {
-			out = append(out, it.entry)
-		}
-	}
-	slices.SortFunc(out, func(a, b entry) int { return pruneOrder(a, b) })
-	return out, total
-}
-
-func (e *Engine) markLeaving(gone []entry) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// markLeaving marks the objects as being pruned.
+func (s *set) markLeaving(gone []inventory.Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i := range gone {
-		if it := e.items[gone[i].id()]; it != nil {
+		if it := s.items[gone[i].ID()]; it != nil {
 			it.leaving = true
 		}
 	}
 }
 
-// pruneOrder goes backwards through the payload; within a run level what
-// others live in goes last.
-func pruneOrder(a, b entry) int {
+// deletable returns the entries that a prune may delete according to the
+// inventory.
+func (p *pruner) deletable(entries []inventory.Entry) []inventory.Entry {
+	var out []inventory.Entry
+	for i := range entries {
+		if keepReason(&entries[i], p.namespace) == "" {
+			out = append(out, entries[i])
+		}
+	}
+	return out
+}
+
+// pruneOrder is the reverse of the payload's order; within a run level, objects
+// that contain others follow these.
+func pruneOrder(a, b *inventory.Entry) int {
 	if a.RunLevel != b.RunLevel {
 		return b.RunLevel - a.RunLevel
 	}
-	if x, y := foundation(a), foundation(b); x != y {
+	if x, y := containment(a), containment(b); x != y {
 		return x - y
 	}
-	return -byPlace(a, b)
+	return -inventory.ComparePosition(*a, *b)
 }
 
-// foundation ranks kinds that hold others.
-func foundation(e entry) int {
+// containment ranks the kinds that contain other objects.
+func containment(e *inventory.Entry) int {
 	return kinds.Of(schema.GroupKind{Group: e.Group, Kind: e.Kind}).Contains
 }
 
-// levels yields groups of entries that may go together.
-func levels(sorted []entry) func(yield func([]entry) bool) {
-	return func(yield func([]entry) bool) {
+// pruneGroups yields the entries that are deleted together.
+func pruneGroups(sorted []inventory.Entry) func(yield func([]inventory.Entry) bool) {
+	return func(yield func([]inventory.Entry) bool) {
 		for len(sorted) > 0 {
 			n := 1
-			for n < len(sorted) && sorted[n].RunLevel == sorted[0].RunLevel && foundation(sorted[n]) == foundation(sorted[0]) {
+			for n < len(sorted) && sorted[n].RunLevel == sorted[0].RunLevel && containment(&sorted[n]) == containment(&sorted[0]) {
 				n++
 			}
 			if !yield(sorted[:n]) {
@@ -143,8 +145,8 @@ func levels(sorted []entry) func(yield func([]entry) bool) {
 	}
 }
 
-// guard refuses to prune more than a release may plausibly drop.
-func guard(l payload.PruneCount, opts PruneOptions) error {
+// guard refuses to delete more objects than opts allow.
+func guard(l payload.Leaving, opts PruneOptions) error {
 	allowed, ok := payload.MayPrune(l, opts.MaxPercent)
 	switch {
 	case ok || opts.All:
@@ -154,219 +156,127 @@ func guard(l payload.PruneCount, opts PruneOptions) error {
 			"the release would delete all %d objects of the set; to delete the set, delete its ClusterRelease with deletionPolicy: Prune", l.Deleted)
 	default:
 		return permanent(payload.ObjectID{}, ReasonPruneGuard,
-			"the release would delete %d of %d objects; %d%% allow %d: raise spec.prune.maxPercent if that's meant",
-			l.Deleted, l.Total, opts.MaxPercent, allowed)
+			"the release would delete %d of %d objects, more than the %d that spec.prune.maxPercent: %d allows; raise it to continue",
+			l.Deleted, l.Total, allowed, opts.MaxPercent)
 	}
 }
 
-// pruneLevel deletes one group, then waits for it.
-func (e *Engine) pruneLevel(ctx context.Context, level []entry, result *PruneResult) []error {
+// pruneGroup deletes the objects of a group and waits until they are gone.
+func (p *pruner) pruneGroup(ctx context.Context, group []inventory.Entry, result *PruneResult) []error {
 	var failures []error
-	type waiting struct {
+	type pending struct {
 		it *item
 		t  target
 		o  *live.Object
 	}
-	var dying []waiting
-	for _, en := range level {
-		it := e.item(en.id())
+	var dying []pending
+	for i := range group {
+		en := &group[i]
+		it := p.set.item(en.ID())
 		if it == nil {
 			continue
 		}
-		t, o, why, err := e.pruneOne(ctx, it, en)
+		t, o, keep, err := p.pruneOne(ctx, it, en)
 		switch {
 		case err != nil:
 			failures = append(failures, err)
-		case why != "":
-			result.Orphaned = append(result.Orphaned, Orphan{ID: it.id, Reason: why})
-			e.forget(it)
-			e.tell(it.id, ReasonOrphaned, why)
+		case keep != "":
+			result.Orphaned = append(result.Orphaned, Orphan{ID: it.id, Reason: keep})
+			p.set.forget(it)
+			p.notify(Notice{ID: it.id, What: ReasonOrphaned, Detail: keep})
 		case o == nil:
-			result.Deleted = append(result.Deleted, it.id)
-			e.forget(it)
-			e.tell(it.id, ReasonPruned, "")
+			p.deleted(it, result)
 		default:
-			dying = append(dying, waiting{it, t, o})
+			dying = append(dying, pending{it, t, o})
 		}
 	}
-	deadline := e.cfg.Now().Add(e.cfg.DeletionWait)
-	for _, w := range dying {
-		if err := e.confirmGone(ctx, w.it.id, w.t, w.o, deadline); err != nil {
-			result.Pending = append(result.Pending, w.it.id)
+	deadline := p.now().Add(p.deleter.wait)
+	for _, d := range dying {
+		if err := p.deleter.confirmGone(ctx, d.it.id, d.t, d.o, deadline); err != nil {
+			result.Pending = append(result.Pending, d.it.id)
 			failures = append(failures, err)
 			continue
 		}
-		result.Deleted = append(result.Deleted, w.it.id)
-		e.forget(w.it)
-		e.tell(w.it.id, ReasonPruned, "")
+		p.deleted(d.it, result)
 	}
 	return failures
 }
 
-// confirmGone waits for the end of a deletion, and asks the server for it.
-func (e *Engine) confirmGone(ctx context.Context, id payload.ObjectID, t target, dying *live.Object, deadline time.Time) error {
-	wait, cancel := context.WithTimeout(ctx, max(deadline.Sub(e.cfg.Now()), time.Millisecond))
-	defer cancel()
-	for {
-		watched := true
-		_ = e.cfg.Live.Await(wait, id, func(v live.View) bool { // The GET below decides.
-			watched = v.State != live.Unknown
-			return !watched || v.State == live.Absent && !older(v.AsOf, dying.ResourceVersion) ||
-				v.State == live.Present && v.Object.UID != dying.UID
-		})
-		o, err := e.read(ctx, t)
-		switch {
-		case apierrors.IsNotFound(err) && !missingResource(err):
-			return nil
-		case err != nil:
-			return classify(id, err)
-		case o.UID != dying.UID:
-			return nil // Somebody made another one of that name.
-		case watched || !sleep(wait, unwatchedPause):
-			return transient(id, ReasonTerminating, "the object is to go and is being deleted; %s", heldBy(o.Finalizers))
-		}
-	}
+func (p *pruner) deleted(it *item, result *PruneResult) {
+	result.Deleted = append(result.Deleted, it.id)
+	p.set.forget(it)
+	p.notify(Notice{ID: it.id, What: ReasonPruned})
 }
 
-// unwatchedPause is the time between two looks at the deletion of an object
-// whose kind can't be watched.
-const unwatchedPause = 250 * time.Millisecond
-
-func (e *Engine) item(id payload.ObjectID) *item {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.items[id]
-}
-
-// forget takes an object out of the inventory.
-func (e *Engine) forget(it *item) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.forgetLocked(it)
-}
-
-func (e *Engine) forgetLocked(it *item) {
-	if e.items[it.id] != it {
-		return
-	}
-	e.store.unplace(it)
-	delete(e.items, it.id)
-	delete(e.due, it.id)
-	e.cfg.Live.Untrack(it.interest())
-	e.cfg.Shared.release(it.id, e.cfg.Owner)
-}
-
-// pruneOne deletes one object. It returns the dying object to wait for, nil if
-// it's gone, or why it was left alone.
-func (e *Engine) pruneOne(ctx context.Context, it *item, en entry) (target, *live.Object, string, error) {
+// pruneOne deletes one object. It returns the dying object, nil if it is gone,
+// or why it is kept.
+func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t target, dying *live.Object, keep string, err error) {
 	it.busy.Lock()
-	defer e.settle(it)
-	if why := e.keepsAnyway(en); why != "" {
-		return target{}, nil, why, nil
+	defer p.set.settle(it)
+	if keep := keepReason(en, p.namespace); keep != "" {
+		return target{}, nil, keep, nil
 	}
-	t, o, err := e.track(ctx, en)
+	t, o, err := p.deleter.find(ctx, en)
 	if o == nil || err != nil {
 		return t, nil, "", err
 	}
 	summary := live.Summarize(o)
-	if why := e.notOurs(en, summary); why != "" {
-		return t, nil, why, nil
+	if keep := notOurs(en, summary, p.set.manager); keep != "" {
+		return t, nil, keep, nil
+	}
+	if p.set.containsUID(en) {
+		return t, nil, "the set still contains it under another API group", nil
 	}
 	if o.DeletionTimestamp != nil {
 		return t, summary, "", nil
 	}
-	err = e.wire.delete(ctx, t, o.UID, metav1.DeletePropagationForeground)
-	e.cfg.Metrics.request("delete", outcome(err))
-	if apierrors.IsNotFound(err) && !missingResource(err) {
+	err = p.client.delete(ctx, t, o.UID)
+	if notFound(err) {
 		return t, nil, "", nil
 	}
 	return t, summary, "", classify(it.id, err)
 }
 
-// track reads an object of the inventory wherever it lives now: a version that
-// it was applied in may not be served any more. It returns nil for an object
-// that is gone.
-func (e *Engine) track(ctx context.Context, en entry) (target, *metav1.PartialObjectMetadata, error) {
-	t := target{namespace: en.Namespace, name: en.Name}
-	var o *metav1.PartialObjectMetadata
-	var err error
-	if t.mapping, err = e.cfg.Live.Mapping(en.gvk()); err == nil {
-		o, err = e.read(ctx, t)
-	}
-	if live.IsNoMatch(err) || missingResource(err) {
-		if t.mapping, err = e.cfg.Live.Served(ctx, en.gvk().GroupKind()); err != nil {
-			return t, nil, &Error{
-				ID: en.id(), reason: ReasonTypeMissing, retriable: true, err: err,
-				message: "the object is to go, but its kind can't be found, so it stays in the inventory: " + sanitize.Clip(err.Error(), messageLimit),
-			}
-		}
-		if t.mapping == nil {
-			return t, nil, nil // The kind is gone, and its objects with it.
-		}
-		o, err = e.read(ctx, t)
-	}
-	if apierrors.IsNotFound(err) && !missingResource(err) {
-		return t, nil, nil
-	}
-	return t, o, classify(en.id(), err)
-}
-
-// keepsAnyway says why the inventory itself forbids to delete the object, ""
-// if it doesn't.
-func (e *Engine) keepsAnyway(en entry) string {
+// keepReason returns why the entry forbids to delete the object, or "". own is
+// Lockstep's namespace.
+func keepReason(en *inventory.Entry, own string) string {
 	switch {
-	case !en.applied():
+	case !en.Applied():
 		return "it was never applied"
 	case !en.Created:
-		return "it existed before this set took it over"
+		return "it existed before the set adopted it"
 	}
-	if why := protected(en.id(), e.cfg.Namespace); why != "" {
+	if why := protected(en.ID(), own); why != "" {
 		return why
 	}
-	if needsConsent(en.id()) && !en.Confirmed {
-		return "objects of kind " + en.Kind + " are only pruned when their manifest carried " + payload.AnnotationPrune + ": confirmed"
+	if kinds.Of(en.ID().GroupKind()).Consent && !en.Confirmed {
+		return "pruning a " + en.Kind + " requires the annotation " + payload.AnnotationPrune + ": confirmed on its manifest"
 	}
 	return ""
 }
 
-// notOurs says why the live object isn't the one that the set made, "" if it
-// is. The UID is also a precondition of the deletion.
-func (e *Engine) notOurs(en entry, o *live.Object) string {
-	_, managed := o.OwnFieldsOf(e.manager)
+// notOurs returns why the live object isn't the one that the set created, or "".
+// The deletion also has the UID as a precondition.
+func notOurs(en *inventory.Entry, o *live.Object, manager string) string {
+	_, managed := o.OwnBy(manager)
 	switch {
 	case o.UID != en.UID:
-		return "another object has its name now"
+		return "it was replaced by another object of its name"
 	case !managed:
-		return "the set's field manager isn't on it any more"
+		return "it has lost the set's field manager"
 	case o.Controlled:
-		return "a controller owns it"
+		return "it has a controller"
 	}
-	for _, own := range o.OwnFields {
-		if own.Manager.Value() != e.manager {
-			return "another set, " + own.Manager.Value() + ", manages it"
+	for _, own := range o.Own {
+		if other := own.Manager.Value(); other != manager {
+			return "it is also managed by " + other
 		}
-	}
-	if e.knownUnderOtherName(en) {
-		return "the set still has it under another API group"
 	}
 	return ""
 }
 
-// knownUnderOtherName reports whether another entry has the same UID: one
-// object may be served by two API groups.
-func (e *Engine) knownUnderOtherName(en entry) bool {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	for id, it := range e.items {
-		if it.entry.UID == en.UID && id != en.id() {
-			return true
-		}
-	}
-	return false
-}
-
-// protected says why an object is never deleted, whatever a payload or an
-// inventory says; "" if it may be.
+// protected returns why an object must not be deleted, whatever a payload or an
+// inventory contains, or "". own is Lockstep's namespace.
 func protected(id payload.ObjectID, own string) string {
 	system := func(namespace string) bool {
 		return namespace == own || namespace == "default" || strings.HasPrefix(namespace, "kube-")
@@ -375,67 +285,118 @@ func protected(id payload.ObjectID, own string) string {
 	case id.GroupKind() == kinds.Namespace && system(id.Name):
 		return "namespace " + id.Name + " is protected"
 	case id.Namespace == own && id.Group != payload.Group:
-		return "everything in namespace " + own + " is protected"
-	case id.Group == "apiextensions.k8s.io" && strings.HasSuffix(id.Name, "."+payload.Group):
-		return "our own definitions are protected"
-	case id.Namespace != "" && strings.HasPrefix(id.Namespace, "kube-"):
-		return "objects in " + id.Namespace + " are protected"
+		return "objects in namespace " + own + " are protected"
+	case id.Group == kinds.CustomResourceDefinition.Group && strings.HasSuffix(id.Name, "."+payload.Group):
+		return "Lockstep's CRDs are protected"
+	case strings.HasPrefix(id.Namespace, "kube-"):
+		return "objects in namespace " + id.Namespace + " are protected"
 	default:
 		return ""
 	}
 }
 
-// needsConsent reports whether more would go with the object than itself.
-func needsConsent(id payload.ObjectID) bool {
-	return kinds.Of(id.GroupKind()).Consent
-}
-
-// carryOutDelete makes the object of a delete manifest go. The signed payload
-// asks for it by name, so it needs no inventory; protected objects stay.
-func (e *Engine) carryOutDelete(ctx context.Context, it *item, found target, view live.View) (Change, error) {
+// deleteNamed deletes the object of a delete manifest. It needs no inventory
+// entry, because the signed payload names the object; protected objects are
+// refused.
+func (p *pruner) deleteNamed(ctx context.Context, it *item, found target, view live.View) (Change, error) {
 	change := Change{ID: it.id, Action: Unchanged}
 	if found.mapping == nil {
 		return change, nil
 	}
 	if view.State == live.Absent {
-		e.settleDeleted(it)
+		p.settleDeleted(it)
 		return change, nil
 	}
-	if why := protected(it.id, e.cfg.Namespace); why != "" {
+	if why := protected(it.id, p.namespace); why != "" {
 		return change, permanent(it.id, ReasonProtected, "%s; remove the delete manifest", why)
 	}
-	e.mu.RLock()
-	en := it.entry
-	e.mu.RUnlock()
-	t, o, err := e.track(ctx, en)
+	en := p.set.entry(it)
+	t, o, err := p.deleter.find(ctx, &en)
 	if err != nil {
 		return change, err
 	}
 	if o == nil {
-		e.settleDeleted(it)
+		p.settleDeleted(it)
 		return change, nil
 	}
 	if o.DeletionTimestamp == nil {
-		err = e.wire.delete(ctx, t, o.UID, metav1.DeletePropagationForeground)
-		e.cfg.Metrics.request("delete", outcome(err))
-		if err != nil && (!apierrors.IsNotFound(err) || missingResource(err)) {
+		if err := p.client.delete(ctx, t, o.UID); err != nil && !notFound(err) {
 			return change, classify(it.id, err)
 		}
 	}
-	if err := e.confirmGone(ctx, it.id, t, live.Summarize(o), e.cfg.Now().Add(e.cfg.DeletionWait)); err != nil {
+	if err := p.deleter.confirmGone(ctx, it.id, t, live.Summarize(o), p.now().Add(p.deleter.wait)); err != nil {
 		return change, err
 	}
 	change.Action = Deleted
-	e.settleDeleted(it)
+	p.settleDeleted(it)
 	return change, nil
 }
 
-// settleDeleted drops a deleted object from the inventory, but goes on
-// watching it: it may come back.
-func (e *Engine) settleDeleted(it *item) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.store.unplace(it)
-	it.entry.setRecord(Record{})
+// settleDeleted removes a deleted object from the inventory. It stays tracked,
+// since it may be recreated.
+func (p *pruner) settleDeleted(it *item) {
+	p.set.mu.Lock()
+	defer p.set.mu.Unlock()
+	p.set.store.Remove(it.entry)
+	it.entry.Record = inventory.Record{}
 	it.entry.Created = false
+}
+
+// recoverAll recovers the records of all objects while these are as the process
+// left them that created them: their next change hides who created them. What
+// can't be recovered is tried again by prune.
+func (p *pruner) recoverAll(ctx context.Context) {
+	all, _ := p.set.inventory(nil)
+	all = slices.DeleteFunc(all, func(en inventory.Entry) bool {
+		if en.Applied() {
+			return true
+		}
+		// Whether a kind was deleted costs a discovery each, so not now.
+		_, err := p.live.Mapping(en.GVK().GroupKind().WithVersion(""))
+		return live.IsNoMatch(err)
+	})
+	if err := p.recoverRecords(ctx, all); err != nil {
+		p.log.Info("can't determine yet whether the set created some objects", "error", err.Error())
+	}
+}
+
+// recoverRecords completes the entries without a record, in place and in the
+// inventory. It returns the joined errors of those that it can't complete.
+func (p *pruner) recoverRecords(ctx context.Context, entries []inventory.Entry) error {
+	var group errgroup.Group
+	group.SetLimit(DefaultConcurrency)
+	failures := make([]error, len(entries))
+	for i := range entries {
+		if en := &entries[i]; !en.Applied() {
+			group.Go(func() error {
+				failures[i] = p.recoverRecord(ctx, en)
+				return nil
+			})
+		}
+	}
+	_ = group.Wait() // They return no errors.
+	p.set.mu.Lock()
+	defer p.set.mu.Unlock()
+	for i := range entries {
+		known := &entries[i]
+		if it := p.set.items[known.ID()]; it != nil && known.Applied() && !it.entry.Applied() {
+			it.entry.UID, it.entry.Created = known.UID, known.Created
+			p.set.store.Touch(it.entry)
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// recoverRecord completes an entry whose process ended between the creation of
+// the object and the write of its record. Otherwise an object that leaves the
+// release before it is applied again would stay, as never applied.
+func (p *pruner) recoverRecord(ctx context.Context, en *inventory.Entry) error {
+	_, o, err := p.deleter.find(ctx, en)
+	if o == nil || err != nil {
+		return err
+	}
+	if managedfields.CreatedBy(o, p.set.manager) {
+		en.UID, en.Created = o.UID, true
+	}
+	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 )
 
 func keepOf(ms []payload.Manifest) map[payload.ObjectID]bool {
@@ -232,8 +233,8 @@ func TestWallSevenForgedInventoryDeletesNothingForeign(t *testing.T) {
 	r.apply(ms, Updating)
 	r.kill()
 	r.forge(
-		entry{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "victim", UID: victim.UID, Created: true, Confirmed: true},
-		entry{Version: "v1", Kind: "Namespace", Name: "kube-system", UID: "x", Created: true, Confirmed: true},
+		inventory.Entry{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "victim", Record: inventory.Record{UID: victim.UID}, Created: true, Confirmed: true},
+		inventory.Entry{Version: "v1", Kind: "Namespace", Name: "kube-system", Record: inventory.Record{UID: "x"}, Created: true, Confirmed: true},
 	)
 	r.start()
 	_, err = r.engine.Prune(t.Context(), keepOf(ms), generous)
@@ -279,7 +280,7 @@ func TestCopiedLabelsDeleteNothing(t *testing.T) {
 	id := payload.ObjectID{Group: "discovery.k8s.io", Kind: "EndpointSlice", Namespace: r.ns}
 	var uid types.UID
 	r.await("an EndpointSlice with the label of the set", func() bool {
-		list, err := r.kube.DiscoveryV1().EndpointSlices(r.ns).List(t.Context(), metav1.ListOptions{LabelSelector: labelPartOf + "=" + r.engine.store.id})
+		list, err := r.kube.DiscoveryV1().EndpointSlices(r.ns).List(t.Context(), metav1.ListOptions{LabelSelector: inventory.LabelPartOf + "=" + r.setID()})
 		must(t, err)
 		if len(list.Items) == 0 {
 			return false
@@ -289,7 +290,7 @@ func TestCopiedLabelsDeleteNothing(t *testing.T) {
 	})
 	must(t, r.engine.Flush(t.Context()))
 	r.kill()
-	r.forge(entry{Group: id.Group, Version: "v1", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, UID: uid, Created: true, Confirmed: true})
+	r.forge(inventory.Entry{Group: id.Group, Version: "v1", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Record: inventory.Record{UID: uid}, Created: true, Confirmed: true})
 	r.start()
 	result, err := r.engine.Prune(t.Context(), keepOf(ms[:5]), generous)
 	must(t, err)
@@ -299,19 +300,6 @@ func TestCopiedLabelsDeleteNothing(t *testing.T) {
 	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != id || !r.exists(id) {
 		t.Errorf("%+v, want the EndpointSlice left alone", result)
 	}
-}
-
-// forge adds entries to the stored inventory.
-func (r *rig) forge(entries ...entry) {
-	r.t.Helper()
-	maps := r.kube.CoreV1().ConfigMaps(ownNamespace)
-	shard, err := maps.Get(r.t.Context(), r.engine.store.name(0), metav1.GetOptions{})
-	must(r.t, err)
-	forged, err := encodeEntries(entries)
-	must(r.t, err)
-	shard.Data[keyEntries] += forged
-	_, err = maps.Update(r.t.Context(), shard, metav1.UpdateOptions{})
-	must(r.t, err)
 }
 
 // twoVersions is widgetText with a second version that is served too.
@@ -331,7 +319,7 @@ func TestObjectOfAVersionThatIsServedNoMoreIsPruned(t *testing.T) {
 	next := r.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
 	r.apply(next, Updating)
 	r.await("the version to go", func() bool {
-		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
 	r.patientFor(time.Second)
@@ -349,7 +337,7 @@ func TestDeleteManifestOfAVersionThatIsServedNoMoreDeletes(t *testing.T) {
 	r.seen(ms)
 	r.apply(r.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1], Updating)
 	r.await("the version to go", func() bool {
-		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
 	r.wait = time.Second
@@ -393,10 +381,10 @@ func TestObjectOfAKindThatIsServedInNoVersionStaysInTheInventory(t *testing.T) {
 		_, err := crds.Patch(t.Context(), ms[0].ID.Name, types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/versions/0/served","value":`+on+`}]`), metav1.PatchOptions{})
 		must(t, err)
 	}
-	r.engine.sub.Close() // Nobody repairs the definition.
+	r.engine.set.sub.Close() // Nobody repairs the definition.
 	served("false")
 	r.await("the kind to go", func() bool {
-		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
 	result, err := r.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
@@ -404,11 +392,11 @@ func TestObjectOfAKindThatIsServedInNoVersionStaysInTheInventory(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Reason() != ReasonTypeMissing || !refused.Retriable() || !strings.Contains(err.Error(), ms[0].ID.Name) {
 		t.Errorf("err = %v, want a retriable %s that names the definition", err, ReasonTypeMissing)
 	}
-	if len(result.Deleted) != 0 || r.engine.item(ms[1].ID) == nil {
+	if len(result.Deleted) != 0 || r.engine.set.item(ms[1].ID) == nil {
 		t.Errorf("%+v: an object that nobody saw go was forgotten", result)
 	}
 	served("true")
-	r.await("the kind to be back", func() bool { _, err := r.engine.read(t.Context(), r.target(ms[1])); return err == nil })
+	r.await("the kind to be back", func() bool { _, err := r.engine.applier.client.get(t.Context(), r.target(ms[1])); return err == nil })
 	r.patientFor(time.Second)
 	result, err = r.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
 	if !r.dying(ms[1].ID) {
@@ -422,7 +410,7 @@ func TestObjectOfAKindThatIsGoneIsGone(t *testing.T) {
 	r.apply(ms, Updating)
 	r.seen(ms)
 	r.restart()
-	r.engine.sub.Close() // Nobody makes the definition again.
+	r.engine.set.sub.Close() // Nobody makes the definition again.
 	must(t, r.resource(ms[0].ID).Delete(t.Context(), ms[0].ID.Name, metav1.DeleteOptions{}))
 	r.await("the definition's end", func() bool { return !r.exists(ms[0].ID) })
 	result, err := r.engine.Prune(t.Context(), keepOf(ms[2:]), PruneOptions{MaxPercent: 90})
@@ -452,11 +440,11 @@ func TestObjectsOfAnAPIThatIsDownStayInTheInventory(t *testing.T) {
 		_ = services.Delete(context.WithoutCancel(t.Context()), "v1."+group, metav1.DeleteOptions{})
 	})
 	r.kill()
-	r.forge(entry{Group: group, Version: "v1", Kind: "Widget", Namespace: r.ns, Name: "one", UID: "u", Created: true})
+	r.forge(inventory.Entry{Group: group, Version: "v1", Kind: "Widget", Namespace: r.ns, Name: "one", Record: inventory.Record{UID: "u"}, Created: true})
 	r.start()
 	widget := payload.ObjectID{Group: group, Kind: "Widget", Namespace: r.ns, Name: "one"}
 	result, err := r.engine.Prune(t.Context(), keepOf(ms), generous)
-	if err == nil || r.engine.item(widget) == nil {
+	if err == nil || r.engine.set.item(widget) == nil {
 		t.Errorf("%+v, %v: an object that nobody saw go was forgotten", result, err)
 	}
 }
@@ -514,11 +502,11 @@ func TestProtectedObjects(t *testing.T) {
 // records, and of which nothing could be read since.
 func (r *rig) forgetRecords(ms []payload.Manifest) {
 	for i := range ms {
-		it := r.engine.item(ms[i].ID)
-		r.engine.mu.Lock()
-		it.entry.setRecord(Record{})
+		it := r.engine.set.item(ms[i].ID)
+		r.engine.set.mu.Lock()
+		it.entry.Record = inventory.Record{}
 		it.entry.Created = false
-		r.engine.mu.Unlock()
+		r.engine.set.mu.Unlock()
 	}
 }
 
@@ -527,7 +515,7 @@ func TestPruneGuardCountsWhatAProcessMadeBeforeItDied(t *testing.T) {
 	ms := r.manifests(webSet)
 	r.apply(ms, Updating)
 	r.seen(ms)
-	r.engine.sub.Close() // Nobody repairs what is to go.
+	r.engine.set.sub.Close() // Nobody repairs what is to go.
 	r.forgetRecords(ms)
 	_, err := r.engine.Prune(t.Context(), keepOf(ms[:1]), PruneOptions{})
 	var refused *Error
@@ -550,7 +538,7 @@ func TestObjectWithoutARecordOfAVersionThatIsServedNoMoreIsPruned(t *testing.T) 
 	next := r.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
 	r.apply(next, Updating)
 	r.await("the version to go", func() bool {
-		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
 	r.patientFor(time.Second)
@@ -571,7 +559,7 @@ func TestDeleteManifestTakesAPathThatIsNotServedForNoDeletion(t *testing.T) {
 	crd, err := crds.Create(t.Context(), ms[0].Object, metav1.CreateOptions{})
 	must(t, err)
 	r.await("the kind", func() bool {
-		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
 		return apierrors.IsNotFound(err) && !missingResource(err)
 	})
 	widget := ms[1:2]
@@ -579,7 +567,7 @@ func TestDeleteManifestTakesAPathThatIsNotServedForNoDeletion(t *testing.T) {
 	_, err = crds.Patch(t.Context(), crd.GetName(), types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/versions/1/served","value":false}]`), metav1.PatchOptions{})
 	must(t, err)
 	r.await("the version to go", func() bool {
-		_, err := r.engine.read(t.Context(), r.target(ms[1]))
+		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
 	del := r.manifests(strings.Replace(text, "{name: one, namespace: NS}", `{name: one, namespace: NS, annotations: {release.openshift.io/delete: "true"}}`, 1))[1]

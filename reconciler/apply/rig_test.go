@@ -298,10 +298,10 @@ func (r *rig) apply(ms []payload.Manifest, mode Mode) []Change {
 func (r *rig) seen(ms []payload.Manifest) {
 	r.t.Helper()
 	for i := range ms {
-		it := r.engine.item(ms[i].ID)
-		r.engine.mu.RLock()
+		it := r.engine.set.item(ms[i].ID)
+		r.engine.set.mu.RLock()
 		rv := it.entry.ResourceVersion
-		r.engine.mu.RUnlock()
+		r.engine.set.mu.RUnlock()
 		r.await("event of "+ms[i].ID.String(), func() bool {
 			v := r.cache.Get(ms[i].ID)
 			return v.State == live.Present && !older(v.Object.ResourceVersion, rv)

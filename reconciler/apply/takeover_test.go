@@ -159,7 +159,9 @@ func TestAnObjectWhoseFirstApplyFailedAfterItsFieldsWereMovedIsStillFound(t *tes
 			if _, err := r.engine.Apply(t.Context(), &bad[0], Updating); !errors.As(err, &refused) || refused.Reason() != ReasonResourceInvalid {
 				t.Fatalf("err = %v, want %s", err, ReasonResourceInvalid)
 			}
-			if !slices.ContainsFunc(r.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return isManager(&e, r.engine.Manager()) }) {
+			if !slices.ContainsFunc(r.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool {
+				return e.Manager == r.engine.Manager() && e.Operation == metav1.ManagedFieldsOperationApply
+			}) {
 				t.Fatal("the fields weren't moved before the apply")
 			}
 			if restart {
@@ -216,16 +218,16 @@ func TestACreateOnlyObjectThatTheWatchDoesNotShowIsLeftAsItIs(t *testing.T) {
 	ms := r.manifests(text)[:1]
 	r.apply(ms, Updating)
 	r.seen(ms)
-	it := r.engine.item(ms[0].ID)
-	r.engine.sub.Close() // Nobody repairs it in between.
+	it := r.engine.set.item(ms[0].ID)
+	r.engine.set.sub.Close() // Nobody repairs it in between.
 	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
 	r.leave(foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
 	before := r.get(ms[0].ID)
-	where, err := r.engine.locate(t.Context(), &ms[0])
+	where, err := r.engine.applier.locate(t.Context(), &ms[0])
 	must(t, err)
 	gone := live.View{State: live.Absent, AsOf: before.GetResourceVersion()}
 	it.busy.Lock()
-	ch, err := r.engine.write(t.Context(), &job{it: it, m: &ms[0], t: where, view: gone, decision: decision{step: stepApply, judgement: Missing}})
+	ch, err := r.engine.applier.write(t.Context(), &request{it: it, m: &ms[0], target: where, decision: decision{step: stepApply, verdict: Missing}}, gone)
 	it.busy.Unlock()
 	must(t, err)
 	if diff := cmp.Diff(before.Object, r.get(ms[0].ID).Object); diff != "" {
@@ -238,7 +240,7 @@ func TestACreateOnlyObjectThatTheWatchDoesNotShowIsLeftAsItIs(t *testing.T) {
 
 func TestAnObjectThatOthersMadeInPlaceOfOursIsTheirs(t *testing.T) {
 	replace := func(r *rig, id payload.ObjectID, f foundObject) {
-		r.engine.sub.Close() // Nobody repairs it in between.
+		r.engine.set.sub.Close() // Nobody repairs it in between.
 		must(t, r.resource(id).Delete(t.Context(), id.Name, metav1.DeleteOptions{}))
 		r.leave(f)
 		r.shows(r.get(id), id)

@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
+	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
 )
 
 // tampering is a change that must not be taken for level, and how to see it
@@ -44,7 +46,7 @@ func (r *rig) putBack(id payload.ObjectID, body string) {
 	before := r.get(id).GetManagedFields()
 	r.await("a restore between two writes of controllers", func() bool {
 		o := r.patch(id, "someone", body)
-		patch, err := managedFieldsPatch(before, o.GetResourceVersion())
+		patch, err := managedfields.Patch(before, o.GetResourceVersion())
 		must(r.t, err)
 		_, err = r.resource(id).Patch(r.t.Context(), id.Name, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: "someone"})
 		if !apierrors.IsConflict(err) {
@@ -52,7 +54,7 @@ func (r *rig) putBack(id payload.ObjectID, body string) {
 		}
 		return err == nil
 	})
-	was, is := ownFields(before, r.engine.manager), ownFields(r.get(id).GetManagedFields(), r.engine.manager)
+	was, is := managedfields.OwnFields(before, r.engine.Manager()), managedfields.OwnFields(r.get(id).GetManagedFields(), r.engine.Manager())
 	if is == nil || !was.Equals(is) {
 		r.t.Fatalf("we hold %v after the restore, want %v as before", is, was)
 	}
@@ -69,10 +71,10 @@ func tamperings() map[string]tampering {
 		"a spec":         {2, false, edit(`{"spec":{"replicas":9}}`), []string{"spec", "replicas"}, int64(2)},
 		"a Secret's key": {5, false, edit(`{"data":{"user":"bWFsbG9yeQ=="}}`), []string{"data", "user"}, "YWxpY2U="},
 		"data, by an apply under our name": {0, false, func(r *rig, id payload.ObjectID) {
-			r.applyAs(r.engine.manager, id, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","labels":{"app":"web","`+labelPartOf+`":"`+r.engine.store.id+`"}},"data":{"a":"hacked","b":"2"}}`)
+			r.applyAs(r.engine.Manager(), id, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","labels":{"app":"web","`+inventory.LabelPartOf+`":"`+r.setID()+`"}},"data":{"a":"hacked","b":"2"}}`)
 		}, []string{"data", "a"}, "1"},
 		"a spec, by an apply under our name": {4, false, func(r *rig, id payload.ObjectID) {
-			r.applyAs(r.engine.manager, id, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny","labels":{"`+labelPartOf+`":"`+r.engine.store.id+`"}},"spec":{"podSelector":{},"policyTypes":["Egress"],"ingress":[]}}`)
+			r.applyAs(r.engine.Manager(), id, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny","labels":{"`+inventory.LabelPartOf+`":"`+r.setID()+`"}},"spec":{"podSelector":{},"policyTypes":["Egress"],"ingress":[]}}`)
 		}, []string{"spec", "policyTypes"}, []any{"Ingress"}},
 		"data, with the old managedFields put back": {0, true, func(r *rig, id payload.ObjectID) {
 			r.putBack(id, `{"data":{"a":"hacked"}}`)
@@ -143,7 +145,7 @@ func TestClearedManagedFieldsAreTakenAgainAndLeaveNoCoOwner(t *testing.T) {
 	}
 	r.await("our entry to be back", func() bool {
 		for i := range ms {
-			if ownFields(r.get(ms[i].ID).GetManagedFields(), r.engine.manager) == nil || !r.level(ms[i].ID) {
+			if managedfields.OwnFields(r.get(ms[i].ID).GetManagedFields(), r.engine.Manager()) == nil || !r.level(ms[i].ID) {
 				return false
 			}
 		}
@@ -234,7 +236,7 @@ func TestPolicyWithEmptyListsDoesNotLoopThoughEachApplyWritesIt(t *testing.T) {
 	r.apply(ms, Updating)
 	r.seen(ms)
 	before := r.get(ms[0].ID).GetGeneration()
-	r.applyAs(r.engine.manager, ms[0].ID, r.body(ms[0]))
+	r.applyAs(r.engine.Manager(), ms[0].ID, r.body(ms[0]))
 	if r.get(ms[0].ID).GetGeneration() == before {
 		t.Skip("the server doesn't write on such an apply any more")
 	}
@@ -269,16 +271,16 @@ func (r *rig) settles(id payload.ObjectID, after, version string) {
 
 // due reports whether a repair or a verification was put off.
 func (r *rig) due(id payload.ObjectID) bool {
-	r.engine.mu.RLock()
-	defer r.engine.mu.RUnlock()
-	_, due := r.engine.due[id]
-	return due || r.engine.items[id].pace.unsure
+	r.engine.set.mu.RLock()
+	defer r.engine.set.mu.RUnlock()
+	_, due := r.engine.set.due[id]
+	return due || r.engine.set.items[id].pace.unclear
 }
 
 // body is what the engine sends of a manifest that it applied.
 func (r *rig) body(m payload.Manifest) string {
 	r.t.Helper()
-	raw, err := json.Marshal(member(m.Object.Object, r.engine.store.id))
+	raw, err := json.Marshal(r.engine.set.store.Label(m.Object.Object))
 	must(r.t, err)
 	return string(raw)
 }

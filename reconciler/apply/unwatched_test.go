@@ -72,14 +72,14 @@ func TestAnObjectThatGoesWhileItIsAppliedIsMadeWithAllItsFields(t *testing.T) {
 	ms := r.manifests(ignoring(scaledText))
 	r.apply(ms, Updating)
 	r.seen(ms)
-	r.engine.sub.Close() // Nobody repairs it in between.
+	r.engine.set.sub.Close() // Nobody repairs it in between.
 	view := r.cache.Get(ms[0].ID)
 	must(t, r.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{}))
-	where, err := r.engine.locate(t.Context(), &ms[0])
+	where, err := r.engine.applier.locate(t.Context(), &ms[0])
 	must(t, err)
-	it := r.engine.item(ms[0].ID)
+	it := r.engine.set.item(ms[0].ID)
 	it.busy.Lock()
-	ch, err := r.engine.write(t.Context(), &job{it: it, m: &ms[0], t: where, view: view, decision: decision{step: stepVerify, judgement: Unclear}})
+	ch, err := r.engine.applier.write(t.Context(), &request{it: it, m: &ms[0], target: where, decision: decision{step: stepVerify, verdict: Unclear}}, view)
 	it.busy.Unlock()
 	must(t, err)
 	if ch.UID == string(view.Object.UID) || ch.Adopted {

@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
 func TestStepThatAnObjectNeeds(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	desired := [32]byte{1}
-	entryNow := func(change ...func(*entry)) *entry {
-		en := &entry{}
+	entryNow := func(change ...func(*inventory.Entry)) *inventory.Entry {
+		en := &inventory.Entry{}
 		rec := recorded()
 		rec.Desired = live.Digest(desired[:live.DigestSize])
-		en.setRecord(rec)
+		en.Record = rec
 		for _, c := range change {
 			c(en)
 		}
@@ -38,14 +39,14 @@ func TestStepThatAnObjectNeeds(t *testing.T) {
 	gone := live.View{State: live.Absent, AsOf: "200"}
 	busy := &pace{contests: contestsAtOnce + 3, lastContest: now}
 	for name, tc := range map[string]struct {
-		en      *entry
+		en      *inventory.Entry
 		p       *pace
 		m       *payload.Manifest
 		view    live.View
-		want    stepKind
+		want    step
 		changed bool
 	}{
-		"an object that was never applied":                     {&entry{}, &pace{}, manifest(), gone, stepFirst, true},
+		"an object that was never applied":                     {&inventory.Entry{}, &pace{}, manifest(), gone, stepInitial, true},
 		"a level object":                                       {entryNow(), &pace{}, manifest(), shown("100"), stepNone, false},
 		"a new manifest of a level object":                     {entryNow(), &pace{}, manifest(newHash), shown("100"), stepApply, true},
 		"a new manifest waits for no contest":                  {entryNow(), busy, manifest(newHash), shown("101", drift), stepApply, true},
@@ -55,10 +56,10 @@ func TestStepThatAnObjectNeeds(t *testing.T) {
 		"an unclear object that was verified just now":         {entryNow(), &pace{verifies: 1, lastVerify: now}, manifest(), shown("101", generation), stepDefer, false},
 		"an object of a kind that isn't watched":               {entryNow(), &pace{}, manifest(), live.View{}, stepVerify, false},
 		"a missing object":                                     {entryNow(), &pace{}, manifest(), gone, stepApply, false},
-		"a Job that had finished before it went":               {entryNow(func(e *entry) { e.Finished = true }), &pace{}, manifest(), gone, stepNone, false},
-		"a Job that had finished when the watch failed":        {entryNow(func(e *entry) { e.Finished = true }), &pace{}, manifest(), live.View{}, stepNone, false},
-		"a Job that had failed when the watch failed":          {entryNow(func(e *entry) { e.Failed = true }), &pace{}, manifest(), live.View{}, stepNone, false},
-		"a finished Job whose manifest changed amid an outage": {entryNow(func(e *entry) { e.Finished = true }), &pace{}, manifest(newHash), live.View{}, stepApply, true},
+		"a Job that had finished before it went":               {entryNow(func(e *inventory.Entry) { e.Finished = true }), &pace{}, manifest(), gone, stepNone, false},
+		"a Job that had finished when the watch failed":        {entryNow(func(e *inventory.Entry) { e.Finished = true }), &pace{}, manifest(), live.View{}, stepNone, false},
+		"a Job that had failed when the watch failed":          {entryNow(func(e *inventory.Entry) { e.Failed = true }), &pace{}, manifest(), live.View{}, stepNone, false},
+		"a finished Job whose manifest changed amid an outage": {entryNow(func(e *inventory.Entry) { e.Finished = true }), &pace{}, manifest(newHash), live.View{}, stepApply, true},
 		"a create-only object is let drift":                    {entryNow(), &pace{}, manifest(createOnly), shown("101", drift), stepNone, false},
 		"a create-only object keeps its old manifest":          {entryNow(), &pace{}, manifest(createOnly, newHash), shown("101"), stepNone, false},
 		"a create-only object that is gone is made again":      {entryNow(), &pace{}, manifest(createOnly), gone, stepApply, false},
@@ -67,7 +68,7 @@ func TestStepThatAnObjectNeeds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := decide(tc.en, tc.p, tc.m, testManager, tc.view, now)
 			if got.step != tc.want || got.changed != tc.changed {
-				t.Errorf("decide = step %d changed %t (%s), want step %d changed %t", got.step, got.changed, got.judgement, tc.want, tc.changed)
+				t.Errorf("decide = step %d changed %t (%s), want step %d changed %t", got.step, got.changed, got.verdict, tc.want, tc.changed)
 			}
 			if got.step == stepDefer && !got.until.After(now) {
 				t.Error("put off until now")
@@ -77,12 +78,11 @@ func TestStepThatAnObjectNeeds(t *testing.T) {
 }
 
 func TestTheEndOfAJobIsNotThatOfTheNextOneOfItsName(t *testing.T) {
-	it := &item{id: payload.ObjectID{Group: "batch", Kind: "Job", Name: "x"}}
-	it.entry.setRecord(recorded())
-	if it.ends(live.View{State: live.Absent, AsOf: "99", Ended: "before", Finished: true}) || it.entry.Finished {
+	it := &item{id: payload.ObjectID{Group: "batch", Kind: "Job", Name: "x"}, entry: &inventory.Slot{Entry: inventory.Entry{Record: recorded()}}}
+	if it.jobEnded(live.View{State: live.Absent, AsOf: "99", Ended: "before", Finished: true}) || it.entry.Finished {
 		t.Error("a Job finished by the end of the one that it replaced")
 	}
-	if !it.ends(live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}) || !it.entry.Finished {
+	if !it.jobEnded(live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}) || !it.entry.Finished {
 		t.Error("a Job that finished doesn't count as finished")
 	}
 }

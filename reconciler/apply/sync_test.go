@@ -13,16 +13,17 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-dev/lockstep/payload/kinds"
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
 const testManager = "lockstep:clusterrelease/x"
 
-func d(s string) live.Digest { return digestOf(s) }
+func d(s string) live.Digest { return inventory.DigestOf(s) }
 
 // recorded is the record of an apply at version 100, generation 3.
-func recorded() Record {
-	return Record{UID: "u", ResourceVersion: "100", Generation: 3, Desired: d("h"), Entry: d("e"), Values: d("m"), Status: d("s"), Foreign: d("f")}
+func recorded() inventory.Record {
+	return inventory.Record{UID: "u", ResourceVersion: "100", Generation: 3, Desired: d("h"), Entry: d("e"), Values: d("m"), Status: d("s"), Foreign: d("f")}
 }
 
 // shown is the object as that apply left it, in another version.
@@ -165,7 +166,7 @@ func TestPaceSlowsDownAndForgets(t *testing.T) {
 		if p.repairAt().After(now) {
 			t.Fatalf("repair %d waits", i)
 		}
-		p.contested(now)
+		p.repaired(now)
 	}
 	last := time.Duration(0)
 	for range 20 {
@@ -174,13 +175,13 @@ func TestPaceSlowsDownAndForgets(t *testing.T) {
 			t.Fatalf("wait %s after %s", wait, last)
 		}
 		last = wait
-		p.contested(now)
+		p.repaired(now)
 	}
 	if last != contestLongest {
 		t.Errorf("the longest wait is %s, want %s", last, contestLongest)
 	}
 	now = now.Add(quietAfter + time.Second)
-	p.contested(now)
+	p.repaired(now)
 	if p.repairAt().After(now) {
 		t.Errorf("a contest after a quiet time waits")
 	}
@@ -208,7 +209,7 @@ func TestSlowRoundVerifiesEachObjectOncePerPeriod(t *testing.T) {
 	started := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	const period = 24 * time.Hour
 	for n := range 50 {
-		it := &item{entry: entry{Desired: digestOf(n)}}
+		it := &item{entry: &inventory.Slot{Entry: inventory.Entry{Record: inventory.Record{Desired: inventory.DigestOf(n)}}}}
 		turns := 0
 		for at := started; at.Before(started.Add(3 * period)); at = at.Add(scanEvery) {
 			if turnWithin(it, started, at, at.Add(scanEvery), period) {

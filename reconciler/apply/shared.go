@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+)
+
+// DefaultConcurrency is the number of concurrent requests of all sets, except
+// slow ones. By measurement, the throughput is the same from 8 to 128.
+const DefaultConcurrency = 8
+
+// Shared has the request budget and the object owners of all sets of a process.
+// It may be used concurrently.
+type Shared struct {
+	budget *budget
+
+	mu     sync.Mutex
+	owners map[payload.ObjectID]string
+}
+
+// NewShared returns a Shared with a budget of concurrency requests.
+func NewShared(concurrency int) *Shared {
+	return &Shared{budget: newBudget(concurrency), owners: map[payload.ObjectID]string{}}
+}
+
+// claim makes owner the owner of the object, or returns the current one.
+func (s *Shared) claim(id payload.ObjectID, owner string) (other string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if have := s.owners[id]; have != "" && have != owner {
+		return have, false
+	}
+	s.owners[id] = owner
+	return "", true
+}
+
+// transfer makes owner the owner of an object whose manifest names the current
+// one.
+func (s *Shared) transfer(id payload.ObjectID, owner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owners[id] = owner
+}
+
+func (s *Shared) release(id payload.ObjectID, owner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owners[id] == owner {
+		delete(s.owners, id)
+	}
+}
+
+// others returns the owners of those objects that belong to another set than
+// owner and aren't handed over by it.
+func (s *Shared) others(manifests []payload.Manifest, owner string) map[payload.ObjectID]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[payload.ObjectID]string{}
+	for i := range manifests {
+		m := &manifests[i]
+		if other := s.owners[m.ID]; other != "" && other != owner && adoptFrom(m) != live.ManagerPrefix+other {
+			out[m.ID] = other
+		}
+	}
+	return out
+}
+
+const (
+	// slowAfter is how long a request occupies a place that others wait for. A
+	// longer request mostly waits for a webhook, not for the server.
+	slowAfter = 2 * time.Second
+	// slowPlaces is the number of slow requests per place.
+	slowPlaces = 8
+)
+
+// budget bounds the concurrent requests of all sets. A slow request moves to one
+// of a bounded number of extra places, so that objects behind a hanging webhook
+// don't block the others.
+type budget struct {
+	quick, slow chan struct{}
+	// patience is slowAfter, except in tests.
+	patience time.Duration
+}
+
+func newBudget(places int) *budget {
+	places = max(places, 1)
+	return &budget{quick: make(chan struct{}, places), slow: make(chan struct{}, places*slowPlaces), patience: slowAfter}
+}
+
+// size returns the number of concurrent requests.
+func (b *budget) size() int { return cap(b.quick) }
+
+// acquire waits for a place, which its caller releases after the request.
+func (b *budget) acquire(ctx context.Context) (*place, error) {
+	select {
+	case b.quick <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	p := &place{budget: b, in: b.quick}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer = time.AfterFunc(b.patience, p.giveWay)
+	return p, nil
+}
+
+// place is one request's place in the budget.
+type place struct {
+	budget *budget
+	timer  *time.Timer
+
+	mu sync.Mutex
+	in chan struct{} // nil once released
+}
+
+// giveWay moves the request to a slow place, or tries again later if there is
+// none.
+func (p *place) giveWay() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.in != p.budget.quick {
+		return
+	}
+	select {
+	case p.budget.slow <- struct{}{}:
+		<-p.budget.quick
+		p.in = p.budget.slow
+	default:
+		p.timer.Reset(p.budget.patience)
+	}
+}
+
+func (p *place) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer.Stop()
+	if p.in != nil {
+		<-p.in
+		p.in = nil
+	}
+}
