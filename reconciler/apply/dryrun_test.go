@@ -47,28 +47,28 @@ spec: {size: 1}
 `
 
 // widgets fills in the rig's own group.
-func (r *rig) widgets(text string) string {
-	return strings.ReplaceAll(text, "GROUP", strings.ReplaceAll(r.ns, "-", "")+".example.com")
+func (env *testEnv) widgets(text string) string {
+	return strings.ReplaceAll(text, "GROUP", strings.ReplaceAll(env.ns, "-", "")+".example.com")
 }
 
-func TestDryRunTakesAnObjectThatNeedsTheExtendedDefinitionBesideIt(t *testing.T) {
-	r := newRig(t)
-	r.apply(r.manifests(r.widgets(widgetText)), Updating)
+func TestDryRunToleratesAnObjectThatNeedsTheChangedCRD(t *testing.T) {
+	env := newEnv(t)
+	env.apply(env.manifests(env.widgets(widgetText)), Updating)
 	extended := strings.NewReplacer("size: {type: integer}", "size: {type: integer}\n              color: {type: string}",
-		"spec: {size: 1}", "spec: {size: 1, color: red}").Replace(r.widgets(widgetText))
-	ms := r.manifests(extended)
-	if problems, err := r.engine.DryRun(t.Context(), ms); err != nil || len(problems) > 0 {
+		"spec: {size: 1}", "spec: {size: 1, color: red}").Replace(env.widgets(widgetText))
+	ms := env.manifests(extended)
+	if problems, err := env.engine.DryRun(t.Context(), ms); err != nil || len(problems) > 0 {
 		t.Fatalf("DryRun: %v %v", problems, err)
 	}
-	r.apply(ms, Updating)
-	color, _, _ := unstructured.NestedString(r.get(ms[1].ID).Object, "spec", "color")
+	env.apply(ms, Updating)
+	color, _, _ := unstructured.NestedString(env.get(ms[1].ID).Object, "spec", "color")
 	if color != "red" {
 		t.Errorf("color is %q", color)
 	}
 	// A definition that is level already excuses nothing.
-	r.seen(ms)
-	bad := r.manifests(strings.Replace(extended, "color: red", "colour: red", 1))
-	problems, err := r.engine.DryRun(t.Context(), bad)
+	env.awaitEvents(ms)
+	bad := env.manifests(strings.Replace(extended, "color: red", "colour: red", 1))
+	problems, err := env.engine.DryRun(t.Context(), bad)
 	must(t, err)
 	var refused *Error
 	if len(problems) != 1 || problems[0].ID != ms[1].ID || !errors.As(problems[0].Err, &refused) || refused.Reason() != ReasonResourceInvalid {
@@ -76,28 +76,28 @@ func TestDryRunTakesAnObjectThatNeedsTheExtendedDefinitionBesideIt(t *testing.T)
 	}
 }
 
-func TestConsentToAdoptCountsForTheNextDryRun(t *testing.T) {
-	r := newRig(t)
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: r.ns, Annotations: map[string]string{"meta.helm.sh/release-name": "web"}}}
-	_, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), cm, metav1.CreateOptions{FieldManager: "helm"})
+func TestAdoptAffectsTheNextDryRun(t *testing.T) {
+	env := newEnv(t)
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: env.ns, Annotations: map[string]string{"meta.helm.sh/release-name": "web"}}}
+	_, err := env.kube.CoreV1().ConfigMaps(env.ns).Create(t.Context(), cm, metav1.CreateOptions{FieldManager: "helm"})
 	must(t, err)
-	ms := r.manifests(webSet)[:1]
-	problems, err := r.engine.DryRun(t.Context(), ms)
+	ms := env.manifests(webSet)[:1]
+	problems, err := env.engine.DryRun(t.Context(), ms)
 	must(t, err)
 	if len(problems) != 1 || !strings.Contains(problems[0].Err.Error(), "spec.adopt") {
 		t.Fatalf("problems without consent: %v", problems)
 	}
-	r.engine.Adopt([]string{"helm"})
-	if problems, err := r.engine.DryRun(t.Context(), ms); err != nil || len(problems) > 0 {
+	env.engine.Adopt([]string{"helm"})
+	if problems, err := env.engine.DryRun(t.Context(), ms); err != nil || len(problems) > 0 {
 		t.Errorf("with consent: %v %v", problems, err)
 	}
-	r.engine.Adopt(nil)
-	if problems, err := r.engine.DryRun(t.Context(), ms); err != nil || len(problems) != 1 {
+	env.engine.Adopt(nil)
+	if problems, err := env.engine.DryRun(t.Context(), ms); err != nil || len(problems) != 1 {
 		t.Errorf("with the consent withdrawn: %v %v", problems, err)
 	}
 }
 
-func TestRefusalsOfASchemaThatChangedJustNowAreTriedAgain(t *testing.T) {
+func TestRefusalsAreRetriedAfterTheSchemaChanged(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	widget := &payload.Manifest{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}}
 	a := &applier{now: func() time.Time { return now }, set: &set{defined: map[schema.GroupKind]time.Time{widget.GVK.GroupKind(): now.Add(-time.Second)}}}

@@ -22,7 +22,7 @@ func statusError(code int32, message string, causes ...metav1.StatusCause) error
 	}}
 }
 
-func TestErrorsAreClassifiedByWhatTheyMean(t *testing.T) {
+func TestErrorsAreClassifiedByTheirMeaning(t *testing.T) {
 	id := payload.ObjectID{Kind: "ConfigMap", Namespace: "ns", Name: "x"}
 	immutable := metav1.StatusCause{Type: "FieldValueInvalid", Field: "spec.selector", Message: `Invalid value: "x": field is immutable`}
 	invalid := metav1.StatusCause{Type: "FieldValueRequired", Field: "spec.name", Message: "Required value"}
@@ -72,7 +72,7 @@ func TestValuesOfSecretsAreNeverInErrors(t *testing.T) {
 	}
 }
 
-func TestForeignMessagesAreCleaned(t *testing.T) {
+func TestServerMessagesAreSanitized(t *testing.T) {
 	err := classify(payload.ObjectID{Kind: "X", Name: "x"}, statusError(403, "no\n\x1b[31mReviewed-by: root"+strings.Repeat("x", 5000)))
 	if strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > messageLimit+100 {
 		t.Errorf("err isn't clean: %.80q (%d bytes)", err.Error(), len(err.Error()))

@@ -15,33 +15,33 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
 )
 
-func TestAnObjectIsFoundInTheInventoryOfItsSet(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(twoMaps)
-	r.apply(ms, Updating)
-	maps := r.kube.CoreV1().ConfigMaps(ownNamespace)
+func TestFindHeldReturnsTheEntryOfTheSet(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(twoMaps)
+	env.apply(ms, Updating)
+	maps := env.kube.CoreV1().ConfigMaps(ownNamespace)
 	held, _, err := inventory.FindHeld(t.Context(), maps, ms[1].ID)
 	must(t, err)
-	if len(held) != 1 || held[0].Owner != r.owner || !held[0].Applied() || !held[0].Created || held[0].RunLevel != 1 {
-		t.Fatalf("held %+v, want one entry of %s", held, r.owner)
+	if len(held) != 1 || held[0].Owner != env.owner || !held[0].Applied() || !held[0].Created || held[0].RunLevel != 1 {
+		t.Fatalf("held %+v, want one entry of %s", held, env.owner)
 	}
-	live := r.get(ms[1].ID)
-	if got := managedfields.Owner(live); got != r.owner {
-		t.Errorf("the object names %q as its set, want %q", got, r.owner)
+	live := env.get(ms[1].ID)
+	if got := managedfields.Owner(live); got != env.owner {
+		t.Errorf("the object names %q as its set, want %q", got, env.owner)
 	}
 	if got := CompareHeld(&held[0], nil); got != Missing {
 		t.Errorf("an object that isn't there is %s", got)
 	}
-	if held, _, err := inventory.FindHeld(t.Context(), maps, payload.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "nobodys"}); err != nil || len(held) > 0 {
+	if held, _, err := inventory.FindHeld(t.Context(), maps, payload.ObjectID{Kind: "ConfigMap", Namespace: env.ns, Name: "nobodys"}); err != nil || len(held) > 0 {
 		t.Errorf("nobody's object: %v, %v", held, err)
 	}
 }
 
-func TestAnInventoryOfAnotherFormatIsAProblemAndNoEnd(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(twoMaps)
-	r.apply(ms, Updating)
-	maps := r.kube.CoreV1().ConfigMaps(ownNamespace)
+func TestFindHeldReportsAnInventoryOfAnotherFormat(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(twoMaps)
+	env.apply(ms, Updating)
+	maps := env.kube.CoreV1().ConfigMaps(ownNamespace)
 	future := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "lockstep-inventory-future-0", Labels: map[string]string{"lockstep.dev/inventory": "future"}},
 		Data:       map[string]string{"format": "99", "owner": "clusterrelease/future", "shard": "0"},

@@ -77,53 +77,53 @@ func count(requests []string, method string) int {
 	return n
 }
 
-func TestFirstApplyCostsOneRequestAnObject(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	chs := r.apply(ms, Updating)
+func TestFirstApplyCostsOneRequestPerObject(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	chs := env.apply(ms, Updating)
 	if diff := cmp.Diff(slices.Repeat([]Action{Created}, len(ms)), actions(chs)); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}
-	got := r.requests.take()
+	got := env.requests.take()
 	if len(got) != len(ms) || count(got, "PATCH") != len(ms) {
 		t.Errorf("%d requests for %d objects: %q", len(got), len(ms), got)
 	}
 }
 
 func TestUnchangedSetCostsNoRequest(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.quiet(300 * time.Millisecond)
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.wantNoRequests(300 * time.Millisecond)
 	for range 3 {
-		for _, ch := range r.apply(ms, Reconciling) {
+		for _, ch := range env.apply(ms, Reconciling) {
 			if ch.Action != Unchanged {
 				t.Errorf("%s: %s, want Unchanged", ch.ID, ch.Action)
 			}
 		}
 	}
-	if got := r.requests.take(); len(got) > 0 {
+	if got := env.requests.take(); len(got) > 0 {
 		t.Errorf("requests in unchanged passes: %q", got)
 	}
 }
 
 func TestUnchangedSetAfterARestartCostsNoWrite(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.restart()
-	before := r.inventoryVersions()
-	for _, ch := range r.apply(ms, Reconciling) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.restart()
+	before := env.inventoryVersions()
+	for _, ch := range env.apply(ms, Reconciling) {
 		if ch.Action != Unchanged {
 			t.Errorf("%s: %s, want Unchanged", ch.ID, ch.Action)
 		}
 	}
-	if got := r.requests.take(); len(got) > 0 {
+	if got := env.requests.take(); len(got) > 0 {
 		t.Errorf("requests after the restart: %q", got)
 	}
 	kinds := map[string]bool{}
-	for _, w := range r.watches.take() {
+	for _, w := range env.watches.take() {
 		method, path, _ := strings.Cut(w, " ")
 		if path == "/api" || path == "/apis" || strings.HasPrefix(method, "GET") && strings.Count(path, "/") <= 3 && !strings.Contains(path, "/v1/") {
 			continue // Discovery.
@@ -136,215 +136,215 @@ func TestUnchangedSetAfterARestartCostsNoWrite(t *testing.T) {
 	if len(kinds) != len(ms) {
 		t.Errorf("%d kinds are watched, want %d: %v", len(kinds), len(ms), kinds)
 	}
-	if diff := cmp.Diff(before, r.inventoryVersions()); diff != "" {
+	if diff := cmp.Diff(before, env.inventoryVersions()); diff != "" {
 		t.Errorf("the inventory was written:\n%s", diff)
 	}
 }
 
-func (r *rig) inventoryVersions() map[string]string {
-	r.t.Helper()
+func (env *testEnv) inventoryVersions() map[string]string {
+	env.t.Helper()
 	out := map[string]string{}
-	for _, cm := range r.shards() {
+	for _, cm := range env.shards() {
 		out[cm.Name] = cm.ResourceVersion
 	}
 	return out
 }
 
 func TestOnlyTheChangedManifestIsSent(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.requests.take()
-	next := r.manifests(strings.Replace(webSet, `b: "2"`, `c: "3"`, 1))
-	chs := r.apply(next, Updating)
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.requests.take()
+	next := env.manifests(strings.Replace(webSet, `b: "2"`, `c: "3"`, 1))
+	chs := env.apply(next, Updating)
 	if chs[0].Action != Updated {
 		t.Errorf("changed ConfigMap: %s, want Updated", chs[0].Action)
 	}
-	if got := r.requests.take(); len(got) != 1 {
+	if got := env.requests.take(); len(got) != 1 {
 		t.Errorf("requests for one changed object: %q", got)
 	}
-	data, _, _ := unstructured.NestedStringMap(r.get(ms[0].ID).Object, "data")
+	data, _, _ := unstructured.NestedStringMap(env.get(ms[0].ID).Object, "data")
 	if diff := cmp.Diff(map[string]string{"a": "1", "c": "3"}, data); diff != "" {
 		t.Errorf("data (-want +got):\n%s", diff)
 	}
 }
 
 func TestKubectlEditIsRepaired(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.patch(ms[0].ID, "kubectl-edit", `{"data":{"a":"hacked"}}`)
-	r.patch(ms[2].ID, "kubectl-edit", `{"spec":{"replicas":7}}`)
-	r.patch(ms[3].ID, "kubectl-edit", `{"spec":{"selector":{"app":"other"}}}`)
-	r.await("repairs", func() bool {
-		a, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "a")
-		n, _, _ := unstructured.NestedInt64(r.get(ms[2].ID).Object, "spec", "replicas")
-		s, _, _ := unstructured.NestedString(r.get(ms[3].ID).Object, "spec", "selector", "app")
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.patch(ms[0].ID, "kubectl-edit", `{"data":{"a":"hacked"}}`)
+	env.patch(ms[2].ID, "kubectl-edit", `{"spec":{"replicas":7}}`)
+	env.patch(ms[3].ID, "kubectl-edit", `{"spec":{"selector":{"app":"other"}}}`)
+	env.await("repairs", func() bool {
+		a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a")
+		n, _, _ := unstructured.NestedInt64(env.get(ms[2].ID).Object, "spec", "replicas")
+		s, _, _ := unstructured.NestedString(env.get(ms[3].ID).Object, "spec", "selector", "app")
 		return a == "1" && n == 2 && s == "web"
 	})
-	if got := r.requests.take(); count(got, "PATCH") != len(ms)+3 || len(got) != len(ms)+3 {
+	if got := env.requests.take(); count(got, "PATCH") != len(ms)+3 || len(got) != len(ms)+3 {
 		t.Errorf("requests: %q, want one patch a repair", got)
 	}
 	for _, i := range []int{0, 2, 3} {
-		r.await("a notice of the repair", func() bool { return r.told(ms[i].ID, ReasonDriftRepaired, "") == 1 })
+		env.await("a notice of the repair", func() bool { return env.noticesOf(ms[i].ID, ReasonDriftRepaired, "") == 1 })
 	}
 }
 
-func TestDeletedObjectIsMadeAgain(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	before := r.get(ms[0].ID).GetUID()
-	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
-	r.await("a new object", func() bool {
-		o, err := r.resource(ms[0].ID).Get(t.Context(), "settings", metav1.GetOptions{})
+func TestDeletedObjectIsRecreated(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	before := env.get(ms[0].ID).GetUID()
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
+	env.await("a new object", func() bool {
+		o, err := env.resource(ms[0].ID).Get(t.Context(), "settings", metav1.GetOptions{})
 		return err == nil && o.GetUID() != before
 	})
 }
 
-func TestForeignFieldsAreLeftAlone(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.patch(ms[0].ID, "other-controller", `{"data":{"theirs":"x"},"metadata":{"labels":{"theirs":"y"}}}`)
-	r.await("the verification", func() bool { return count(r.requests.take(), "PATCH") > 0 || r.level(ms[0].ID) })
-	theirs, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "theirs")
+func TestFieldsOfOtherManagersAreKept(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.patch(ms[0].ID, "other-controller", `{"data":{"theirs":"x"},"metadata":{"labels":{"theirs":"y"}}}`)
+	env.await("the verification", func() bool { return count(env.requests.take(), "PATCH") > 0 || env.inSync(ms[0].ID) })
+	theirs, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "theirs")
 	if theirs != "x" {
 		t.Errorf("data.theirs is %q, want it kept", theirs)
 	}
 }
 
 // level reports whether rule R1 calls the object level now.
-func (r *rig) level(id payload.ObjectID) bool {
-	it := r.engine.set.item(id)
-	view := r.cache.Get(id)
-	r.engine.set.mu.RLock()
-	defer r.engine.set.mu.RUnlock()
-	return Compare(it.entry.Record, id.GroupKind(), r.engine.Manager(), view) == InSync
+func (env *testEnv) inSync(id payload.ObjectID) bool {
+	it := env.engine.set.item(id)
+	view := env.cache.Get(id)
+	env.engine.set.mu.RLock()
+	defer env.engine.set.mu.RUnlock()
+	return Compare(it.entry.Record, id.GroupKind(), env.engine.Manager(), view) == InSync
 }
 
 func TestStatusWritesCostNoRequest(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.requests.take()
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.requests.take()
 	for i := range 5 {
-		r.patch(ms[2].ID, "kube-controller-manager", `{"status":{"observedGeneration":`+string(rune('1'+i))+`}}`, "status")
+		env.patch(ms[2].ID, "kube-controller-manager", `{"status":{"observedGeneration":`+string(rune('1'+i))+`}}`, "status")
 	}
-	r.quiet(300 * time.Millisecond)
+	env.wantNoRequests(300 * time.Millisecond)
 }
 
 func TestScaledFieldIsYieldedWhileReconciling(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
 	scale := func(n string) {
-		_, err := r.resource(ms[2].ID).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":`+n+`}}`),
+		_, err := env.resource(ms[2].ID).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":`+n+`}}`),
 			metav1.PatchOptions{FieldManager: "horizontal-pod-autoscaler"}, "scale")
 		must(t, err)
 	}
 	scale("5")
-	r.await("a yield", func() bool { return len(r.engine.Yielded()[ms[2].ID]) == 1 })
-	y := r.engine.Yielded()[ms[2].ID][0]
+	env.await("a yield", func() bool { return len(env.engine.Yielded()[ms[2].ID]) == 1 })
+	y := env.engine.Yielded()[ms[2].ID][0]
 	if y.Pointer != "/spec/replicas" || y.Manager != "horizontal-pod-autoscaler" {
 		t.Errorf("yielded %+v", y)
 	}
-	if n := r.told(ms[2].ID, ReasonFieldYielded, "/spec/replicas to horizontal-pod-autoscaler"); n != 1 {
+	if n := env.noticesOf(ms[2].ID, ReasonFieldYielded, "/spec/replicas to horizontal-pod-autoscaler"); n != 1 {
 		t.Errorf("%d notices of the yield, want 1", n)
 	}
 	scale("6")
-	r.await("level", func() bool { return r.level(ms[2].ID) })
-	if n, _, _ := unstructured.NestedInt64(r.get(ms[2].ID).Object, "spec", "replicas"); n != 6 {
+	env.await("level", func() bool { return env.inSync(ms[2].ID) })
+	if n, _, _ := unstructured.NestedInt64(env.get(ms[2].ID).Object, "spec", "replicas"); n != 6 {
 		t.Errorf("replicas are %d, want the autoscaler's 6", n)
 	}
 	// A release that doesn't change the field leaves it to the autoscaler.
-	next := r.manifests(strings.Replace(webSet, "web:1", "web:2", 1))
-	r.apply(next, Updating)
-	if n, _, _ := unstructured.NestedInt64(r.get(ms[2].ID).Object, "spec", "replicas"); n != 6 {
+	next := env.manifests(strings.Replace(webSet, "web:1", "web:2", 1))
+	env.apply(next, Updating)
+	if n, _, _ := unstructured.NestedInt64(env.get(ms[2].ID).Object, "spec", "replicas"); n != 6 {
 		t.Errorf("replicas are %d after the update, want 6", n)
 	}
 	// One that changes it takes it back.
-	last := r.manifests(strings.NewReplacer("web:1", "web:2", "replicas: 2", "replicas: 3").Replace(webSet))
-	r.apply(last, Updating)
-	if n, _, _ := unstructured.NestedInt64(r.get(ms[2].ID).Object, "spec", "replicas"); n != 3 {
+	last := env.manifests(strings.NewReplacer("web:1", "web:2", "replicas: 2", "replicas: 3").Replace(webSet))
+	env.apply(last, Updating)
+	if n, _, _ := unstructured.NestedInt64(env.get(ms[2].ID).Object, "spec", "replicas"); n != 3 {
 		t.Errorf("replicas are %d after a release that says 3", n)
 	}
 }
 
-func TestForceInsistsOnAScaledField(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(strings.Replace(webSet, "name: web, namespace: NS, labels: {app: web}}", `name: web, namespace: NS, annotations: {lockstep.dev/ssa: force}}`, 1))
-	r.apply(ms, Updating)
-	r.seen(ms)
-	_, err := r.resource(ms[2].ID).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":5}}`),
+func TestForceRepairsAScaledField(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(strings.Replace(webSet, "name: web, namespace: NS, labels: {app: web}}", `name: web, namespace: NS, annotations: {lockstep.dev/ssa: force}}`, 1))
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	_, err := env.resource(ms[2].ID).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":5}}`),
 		metav1.PatchOptions{FieldManager: "horizontal-pod-autoscaler"}, "scale")
 	must(t, err)
-	r.await("the repair", func() bool {
-		n, _, _ := unstructured.NestedInt64(r.get(ms[2].ID).Object, "spec", "replicas")
+	env.await("the repair", func() bool {
+		n, _, _ := unstructured.NestedInt64(env.get(ms[2].ID).Object, "spec", "replicas")
 		return n == 2
 	})
-	if y := r.engine.Yielded(); len(y) != 0 {
+	if y := env.engine.Yielded(); len(y) != 0 {
 		t.Errorf("yielded %v", y)
 	}
 }
 
 func TestContestBacksOffAndYields(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
 	deadline := time.Now().Add(patience)
-	for len(r.engine.Yielded()[ms[0].ID]) == 0 {
+	for len(env.engine.Yielded()[ms[0].ID]) == 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("the contest was never yielded")
 		}
-		if a, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "a"); a == "1" {
-			r.patch(ms[0].ID, "stubborn-controller", `{"data":{"a":"mine"}}`)
+		if a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a"); a == "1" {
+			env.patch(ms[0].ID, "stubborn-controller", `{"data":{"a":"mine"}}`)
 		}
 		elapse(t, 20*time.Millisecond)
 	}
-	if n := r.repairs(); n > contestsAtOnce+2 {
+	if n := env.repairs(); n > contestsAtOnce+2 {
 		t.Errorf("%d repairs before the yield", n)
 	}
-	y := r.engine.Yielded()[ms[0].ID][0]
+	y := env.engine.Yielded()[ms[0].ID][0]
 	if y.Pointer != "/data/a" || y.Manager != "stubborn-controller" {
 		t.Errorf("yielded %+v", y)
 	}
 }
 
-func TestRemovedSecretKeyGoes(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.apply(r.manifests(strings.Replace(webSet, ", password: geheim", "", 1)), Updating)
-	data, _, _ := unstructured.NestedStringMap(r.get(ms[5].ID).Object, "data")
+func TestSecretKeyRemovedFromTheManifestIsDeleted(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.apply(env.manifests(strings.Replace(webSet, ", password: geheim", "", 1)), Updating)
+	data, _, _ := unstructured.NestedStringMap(env.get(ms[5].ID).Object, "data")
 	if _, left := data["password"]; left || data["user"] == "" {
 		t.Errorf("keys of the Secret: %v, want user alone", len(data))
 	}
 }
 
-func TestEmptyListsDontLoop(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.patch(ms[4].ID, "someone", `{"metadata":{"labels":{"x":"y"}}}`)
+func TestEmptyListsCauseNoLoop(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.patch(ms[4].ID, "someone", `{"metadata":{"labels":{"x":"y"}}}`)
 	elapse(t, 200*time.Millisecond)
-	if got := r.requests.take(); count(got, "PATCH") > len(ms)+1 {
+	if got := env.requests.take(); count(got, "PATCH") > len(ms)+1 {
 		t.Errorf("the NetworkPolicy was applied again and again: %q", got)
 	}
-	r.quiet(300 * time.Millisecond)
+	env.wantNoRequests(300 * time.Millisecond)
 }
 
 func TestAggregatedClusterRoleIsStable(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(`
+	env := newEnv(t)
+	ms := env.manifests(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: NS-part, labels: {aggregate: NS}}
@@ -356,158 +356,158 @@ metadata: {name: NS-whole}
 aggregationRule: {clusterRoleSelectors: [{matchLabels: {aggregate: NS}}]}
 rules: []
 `)
-	r.apply(ms, Updating)
-	r.await("aggregation", func() bool {
-		rules, _, _ := unstructured.NestedSlice(r.get(ms[1].ID).Object, "rules")
+	env.apply(ms, Updating)
+	env.await("aggregation", func() bool {
+		rules, _, _ := unstructured.NestedSlice(env.get(ms[1].ID).Object, "rules")
 		return len(rules) == 1
 	})
 	elapse(t, 200*time.Millisecond)
-	r.quiet(500 * time.Millisecond)
+	env.wantNoRequests(500 * time.Millisecond)
 }
 
-func TestNothingIsOwnedByABareObject(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(`
+func TestObjectWithoutFieldsIsInSync(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(`
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: bare, namespace: NS}
 `)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.quiet(200 * time.Millisecond)
-	if ch := r.apply(ms, Reconciling)[0]; ch.Action != Unchanged {
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.wantNoRequests(200 * time.Millisecond)
+	if ch := env.apply(ms, Reconciling)[0]; ch.Action != Unchanged {
 		t.Errorf("%s, want Unchanged", ch.Action)
 	}
 }
 
-func TestObjectEditedWhileDownIsRepairedWhateverItsAnnotationsSay(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.kill()
-	r.patch(ms[0].ID, r.engine.Manager(), `{"data":{"a":"hacked"}}`) // even under our own name
-	r.start()
-	chs := r.apply(ms, Reconciling)
+func TestObjectEditedWhileTheReconcilerIsDownIsRepaired(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.crash()
+	env.patch(ms[0].ID, env.engine.Manager(), `{"data":{"a":"hacked"}}`) // even under our own name
+	env.start()
+	chs := env.apply(ms, Reconciling)
 	if chs[0].Action == Unchanged {
 		t.Errorf("the edit was taken for level")
 	}
-	if a, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "a"); a != "1" {
+	if a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a"); a != "1" {
 		t.Errorf("data.a is %q", a)
 	}
 }
 
-func TestRecordSurvivesOnlyForTheSameObject(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.kill()
-	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
-	r.start()
-	if ch := r.apply(ms, Reconciling)[0]; ch.Action != Repaired {
+func TestObjectDeletedWhileTheReconcilerIsDownIsRecreated(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.crash()
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
+	env.start()
+	if ch := env.apply(ms, Reconciling)[0]; ch.Action != Repaired {
 		t.Errorf("%s, want the object made again", ch.Action)
 	}
 }
 
-func TestObjectOfAnotherSetIsNamedAndNotWritten(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	other := newRig(t)
-	before := r.get(ms[0].ID).GetResourceVersion()
-	theirs := r.manifests(strings.Replace(webSet, `a: "1"`, `a: "9"`, 1))[:1]
+func TestObjectOfAnotherSetIsRefusedUntilItIsHandedOver(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	other := newEnv(t)
+	before := env.get(ms[0].ID).GetResourceVersion()
+	theirs := env.manifests(strings.Replace(webSet, `a: "1"`, `a: "9"`, 1))[:1]
 	must(t, other.engine.Begin(t.Context(), theirs, nil))
 	_, err := other.engine.Apply(t.Context(), &theirs[0], Updating)
 	var refused *Error
-	if !errors.As(err, &refused) || refused.Reason() != ReasonOwnedByOther || !strings.Contains(err.Error(), r.owner) {
-		t.Fatalf("err = %v, want OwnedByOther that names %s", err, r.owner)
+	if !errors.As(err, &refused) || refused.Reason() != ReasonOwnedByOther || !strings.Contains(err.Error(), env.owner) {
+		t.Fatalf("err = %v, want OwnedByOther that names %s", err, env.owner)
 	}
-	if after := r.get(ms[0].ID).GetResourceVersion(); after != before {
+	if after := env.get(ms[0].ID).GetResourceVersion(); after != before {
 		t.Errorf("the object was written")
 	}
 	// With consent it's handed over.
-	handed := r.manifests(`
+	handed := env.manifests(`
 apiVersion: v1
 kind: ConfigMap
-metadata: {name: settings, namespace: NS, annotations: {lockstep.dev/adopt-from: ` + r.owner + `}}
+metadata: {name: settings, namespace: NS, annotations: {lockstep.dev/adopt-from: ` + env.owner + `}}
 data: {a: "9"}
 `)
 	other.apply(handed, Updating)
-	data, _, _ := unstructured.NestedStringMap(r.get(ms[0].ID).Object, "data")
+	data, _, _ := unstructured.NestedStringMap(env.get(ms[0].ID).Object, "data")
 	if diff := cmp.Diff(map[string]string{"a": "9"}, data); diff != "" {
 		t.Errorf("data after the hand-over (-want +got):\n%s", diff)
 	}
 }
 
-func TestAdoptionTakesOverWhatKubectlLeft(t *testing.T) {
-	r := newRig(t)
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: r.ns}, Data: map[string]string{"a": "0", "stale": "x"}}
-	_, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), cm, metav1.CreateOptions{FieldManager: "kubectl-client-side-apply"})
+func TestAdoptionTakesOverTheFieldsOfKubectl(t *testing.T) {
+	env := newEnv(t)
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: env.ns}, Data: map[string]string{"a": "0", "stale": "x"}}
+	_, err := env.kube.CoreV1().ConfigMaps(env.ns).Create(t.Context(), cm, metav1.CreateOptions{FieldManager: "kubectl-client-side-apply"})
 	must(t, err)
-	ms := r.manifests(webSet)[:1]
-	ch := r.apply(ms, Updating)[0]
+	ms := env.manifests(webSet)[:1]
+	ch := env.apply(ms, Updating)[0]
 	if !ch.Adopted || ch.Action != Updated {
 		t.Errorf("%+v, want an adopted object", ch)
 	}
-	data, _, _ := unstructured.NestedStringMap(r.get(ms[0].ID).Object, "data")
+	data, _, _ := unstructured.NestedStringMap(env.get(ms[0].ID).Object, "data")
 	if diff := cmp.Diff(map[string]string{"a": "1", "b": "2"}, data); diff != "" {
 		t.Errorf("data (-want +got):\n%s", diff)
 	}
 }
 
 func TestHelmObjectsNeedConsent(t *testing.T) {
-	r := newRig(t)
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: r.ns, Annotations: map[string]string{"meta.helm.sh/release-name": "web"}}}
-	_, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), cm, metav1.CreateOptions{FieldManager: "helm"})
+	env := newEnv(t)
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: env.ns, Annotations: map[string]string{"meta.helm.sh/release-name": "web"}}}
+	_, err := env.kube.CoreV1().ConfigMaps(env.ns).Create(t.Context(), cm, metav1.CreateOptions{FieldManager: "helm"})
 	must(t, err)
-	ms := r.manifests(webSet)[:1]
-	must(t, r.engine.Begin(t.Context(), ms, nil))
-	_, err = r.engine.Apply(t.Context(), &ms[0], Updating)
+	ms := env.manifests(webSet)[:1]
+	must(t, env.engine.Begin(t.Context(), ms, nil))
+	_, err = env.engine.Apply(t.Context(), &ms[0], Updating)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonOwnedByOther || !strings.Contains(err.Error(), `"helm"`) {
 		t.Fatalf("err = %v, want OwnedByOther that names helm", err)
 	}
-	must(t, r.engine.Begin(t.Context(), ms, []string{"helm"}))
-	if _, err := r.engine.Apply(t.Context(), &ms[0], Updating); err != nil {
+	must(t, env.engine.Begin(t.Context(), ms, []string{"helm"}))
+	if _, err := env.engine.Apply(t.Context(), &ms[0], Updating); err != nil {
 		t.Errorf("with consent: %v", err)
 	}
 }
 
 func TestCreateOnlyIsNeverUpdated(t *testing.T) {
-	r := newRig(t)
+	env := newEnv(t)
 	text := `
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: seed, namespace: NS, annotations: {lockstep.dev/create-only: "true"}}
 data: {a: "1"}
 `
-	ms := r.manifests(text)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.patch(ms[0].ID, "someone", `{"data":{"a":"2"}}`)
+	ms := env.manifests(text)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.patch(ms[0].ID, "someone", `{"data":{"a":"2"}}`)
 	elapse(t, 100*time.Millisecond)
-	r.apply(r.manifests(strings.Replace(text, `"1"`, `"3"`, 1)), Updating)
-	if a, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "a"); a != "2" {
+	env.apply(env.manifests(strings.Replace(text, `"1"`, `"3"`, 1)), Updating)
+	if a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a"); a != "2" {
 		t.Errorf("data.a is %q, want what people made of it", a)
 	}
 }
 
 func TestIgnoredFieldsAreSetOnceAndLeftToOthers(t *testing.T) {
-	r := newRig(t)
+	env := newEnv(t)
 	text := strings.Replace(webSet, "name: web, namespace: NS, labels: {app: web}}", `name: web, namespace: NS, annotations: {lockstep.dev/ignore-fields: /spec/replicas}}`, 1)
-	ms := r.manifests(text)
-	r.apply(ms, Updating)
+	ms := env.manifests(text)
+	env.apply(ms, Updating)
 	replicas := func() int64 {
-		n, _, _ := unstructured.NestedInt64(r.get(ms[2].ID).Object, "spec", "replicas")
+		n, _, _ := unstructured.NestedInt64(env.get(ms[2].ID).Object, "spec", "replicas")
 		return n
 	}
 	if replicas() != 2 {
 		t.Fatalf("replicas are %d at creation, want 2", replicas())
 	}
-	r.apply(r.manifests(strings.Replace(text, "web:1", "web:2", 1)), Updating)
+	env.apply(env.manifests(strings.Replace(text, "web:1", "web:2", 1)), Updating)
 	if replicas() != 2 {
 		t.Errorf("replicas are %d after an update, want them kept", replicas())
 	}
-	r.patch(ms[2].ID, "someone", `{"spec":{"replicas":4}}`)
+	env.patch(ms[2].ID, "someone", `{"spec":{"replicas":4}}`)
 	elapse(t, 200*time.Millisecond)
 	if replicas() != 4 {
 		t.Errorf("replicas are %d, want them left alone", replicas())
@@ -515,7 +515,7 @@ func TestIgnoredFieldsAreSetOnceAndLeftToOthers(t *testing.T) {
 }
 
 func TestImmutableFieldNeedsConsentToReplace(t *testing.T) {
-	r := newRig(t)
+	env := newEnv(t)
 	text := `
 apiVersion: v1
 kind: ConfigMap
@@ -523,54 +523,54 @@ metadata: {name: frozen, namespace: NS}
 immutable: true
 data: {a: "1"}
 `
-	ms := r.manifests(text)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	uid := r.get(ms[0].ID).GetUID()
-	next := r.manifests(strings.Replace(text, `"1"`, `"2"`, 1))
-	_, err := r.engine.Apply(t.Context(), &next[0], Updating)
+	ms := env.manifests(text)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	uid := env.get(ms[0].ID).GetUID()
+	next := env.manifests(strings.Replace(text, `"1"`, `"2"`, 1))
+	_, err := env.engine.Apply(t.Context(), &next[0], Updating)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonFieldImmutable || refused.Retriable() {
 		t.Fatalf("err = %v, want a permanent FieldImmutable", err)
 	}
-	if r.get(ms[0].ID).GetUID() != uid {
+	if env.get(ms[0].ID).GetUID() != uid {
 		t.Fatal("the object was replaced without consent")
 	}
-	consent := r.manifests(strings.NewReplacer(`"1"`, `"2"`, "namespace: NS", `namespace: NS, annotations: {lockstep.dev/replace: "true"}`).Replace(text))
-	if ch := r.apply(consent, Updating)[0]; ch.Action != Replaced {
+	consent := env.manifests(strings.NewReplacer(`"1"`, `"2"`, "namespace: NS", `namespace: NS, annotations: {lockstep.dev/replace: "true"}`).Replace(text))
+	if ch := env.apply(consent, Updating)[0]; ch.Action != Replaced {
 		t.Errorf("%s, want Replaced", ch.Action)
 	}
-	if r.get(ms[0].ID).GetUID() == uid {
+	if env.get(ms[0].ID).GetUID() == uid {
 		t.Error("the object wasn't replaced")
 	}
 }
 
 func TestTypoNeverDeletes(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	uid := r.get(ms[2].ID).GetUID()
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	uid := env.get(ms[2].ID).GetUID()
 	for name, typo := range map[string]string{
 		"unknown value": strings.Replace(webSet, "containerPort: 80", "containerPort: 99999", 1),
 		"wrong type":    strings.Replace(webSet, "replicas: 2", "replicas: many", 1),
 		"unknown field": strings.Replace(webSet, "replicas: 2", "replicaz: 2", 1),
 	} {
-		bad := r.manifests(strings.Replace(typo, "name: web, namespace: NS, labels: {app: web}}", `name: web, namespace: NS, annotations: {lockstep.dev/replace: "true"}}`, 1))
-		_, err := r.engine.Apply(t.Context(), &bad[2], Updating)
+		bad := env.manifests(strings.Replace(typo, "name: web, namespace: NS, labels: {app: web}}", `name: web, namespace: NS, annotations: {lockstep.dev/replace: "true"}}`, 1))
+		_, err := env.engine.Apply(t.Context(), &bad[2], Updating)
 		var refused *Error
 		if !errors.As(err, &refused) || refused.Reason() != ReasonResourceInvalid || refused.Retriable() {
 			t.Errorf("%s: err = %v, want a permanent ResourceInvalid", name, err)
 		}
 	}
-	if r.get(ms[2].ID).GetUID() != uid {
+	if env.get(ms[2].ID).GetUID() != uid {
 		t.Error("a typo replaced the Deployment")
 	}
 }
 
-func TestDefinitionAndItsObjectInOnePass(t *testing.T) {
-	r := newRig(t)
-	group := strings.ReplaceAll(r.ns, "-", "") + ".example.com"
-	ms := r.manifests(strings.ReplaceAll(`
+func TestCRDAndItsObjectAreAppliedInOneSync(t *testing.T) {
+	env := newEnv(t)
+	group := strings.ReplaceAll(env.ns, "-", "") + ".example.com"
+	ms := env.manifests(strings.ReplaceAll(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: widgets.GROUP}
@@ -590,45 +590,45 @@ kind: Widget
 metadata: {name: one, namespace: NS}
 spec: {size: 1}
 `, "GROUP", group))
-	if problems, err := r.engine.DryRun(t.Context(), ms); err != nil || len(problems) > 0 {
+	if problems, err := env.engine.DryRun(t.Context(), ms); err != nil || len(problems) > 0 {
 		t.Errorf("DryRun: %v %v", problems, err)
 	}
-	chs := r.apply(ms, Updating)
+	chs := env.apply(ms, Updating)
 	if diff := cmp.Diff([]Action{Created, Created}, actions(chs)); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}
-	r.seen(ms)
-	r.patch(ms[1].ID, "someone", `{"spec":{"size":2}}`)
-	r.await("the repair", func() bool {
-		n, _, _ := unstructured.NestedInt64(r.get(ms[1].ID).Object, "spec", "size")
+	env.awaitEvents(ms)
+	env.patch(ms[1].ID, "someone", `{"spec":{"size":2}}`)
+	env.await("the repair", func() bool {
+		n, _, _ := unstructured.NestedInt64(env.get(ms[1].ID).Object, "spec", "size")
 		return n == 1
 	})
 }
 
-func TestDryRunFindsWhatTheServerRefusesAndWritesNothing(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(strings.Replace(webSet, "containerPort: 80", "containerPort: 99999", 1))
-	problems, err := r.engine.DryRun(t.Context(), ms)
+func TestDryRunReturnsRefusalsAndWritesNothing(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(strings.Replace(webSet, "containerPort: 80", "containerPort: 99999", 1))
+	problems, err := env.engine.DryRun(t.Context(), ms)
 	must(t, err)
 	if len(problems) != 1 || problems[0].ID != ms[2].ID {
 		t.Errorf("problems: %v, want the Deployment's", problems)
 	}
-	if _, err := r.kube.CoreV1().ConfigMaps(r.ns).Get(t.Context(), "settings", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := env.kube.CoreV1().ConfigMaps(env.ns).Get(t.Context(), "settings", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the dry run wrote: %v", err)
 	}
 }
 
 func TestDryRunRefusesAnObjectOfAnotherSetThoughItTakesAllItsFields(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)[:1]
+	env := newEnv(t)
+	ms := env.manifests(webSet)[:1]
 	body, err := json.Marshal(ms[0].Object.Object)
 	must(t, err)
-	_, err = r.kube.CoreV1().ConfigMaps(r.ns).Patch(t.Context(), "settings", types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "lockstep:clusterrelease/other"})
+	_, err = env.kube.CoreV1().ConfigMaps(env.ns).Patch(t.Context(), "settings", types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "lockstep:clusterrelease/other"})
 	must(t, err)
 	must(t, ms[0].Object.UnmarshalJSON(body))
 	ms[0].Object.Object["data"] = map[string]any{"a": "stolen", "b": "stolen"}
 	ms[0].Object.SetLabels(map[string]string{"app": "stolen"})
-	problems, err := r.engine.DryRun(t.Context(), ms)
+	problems, err := env.engine.DryRun(t.Context(), ms)
 	must(t, err)
 	var refused *Error
 	if len(problems) != 1 || !errors.As(problems[0].Err, &refused) || refused.Reason() != ReasonOwnedByOther {
@@ -637,100 +637,100 @@ func TestDryRunRefusesAnObjectOfAnotherSetThoughItTakesAllItsFields(t *testing.T
 }
 
 func TestTerminatingNamespaceIsRetriable(t *testing.T) {
-	r := newRig(t)
-	ns := r.ns + "-dying"
-	_, err := r.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
+	env := newEnv(t)
+	ns := env.ns + "-dying"
+	_, err := env.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
 	must(t, err)
-	_, err = r.kube.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "holds", Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{})
+	_, err = env.kube.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "holds", Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{})
 	must(t, err)
-	must(t, r.kube.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}))
-	m := r.manifests(strings.ReplaceAll(webSet, "namespace: NS", "namespace: "+ns))[0]
-	_, err = r.engine.Apply(t.Context(), &m, Updating)
+	must(t, env.kube.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}))
+	m := env.manifests(strings.ReplaceAll(webSet, "namespace: NS", "namespace: "+ns))[0]
+	_, err = env.engine.Apply(t.Context(), &m, Updating)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonNamespaceTerminating || !refused.Retriable() {
 		t.Errorf("err = %v, want a retriable NamespaceTerminating", err)
 	}
-	_, err = r.kube.CoreV1().ConfigMaps(ns).Patch(t.Context(), "holds", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	_, err = env.kube.CoreV1().ConfigMaps(ns).Patch(t.Context(), "holds", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	must(t, err)
 }
 
-func TestDyingObjectIsNamedWithItsFinalizersThenMadeAgain(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)[:1]
-	r.apply(ms, Updating)
-	r.seen(ms)
-	uid := r.get(ms[0].ID).GetUID()
-	r.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
-	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
-	r.patientFor(200 * time.Millisecond)
-	r.await("the watch to show the deletion", func() bool { v := r.cache.Get(ms[0].ID); return v.Object != nil && v.Object.Deleting })
-	_, err := r.engine.Apply(t.Context(), &ms[0], Reconciling)
+func TestDyingObjectIsReportedWithItsFinalizersThenRecreated(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)[:1]
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	uid := env.get(ms[0].ID).GetUID()
+	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
+	env.restartWithWait(200 * time.Millisecond)
+	env.await("the watch to show the deletion", func() bool { v := env.cache.Get(ms[0].ID); return v.Object != nil && v.Object.Deleting })
+	_, err := env.engine.Apply(t.Context(), &ms[0], Reconciling)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonTerminating || !strings.Contains(err.Error(), "example.com/hold") {
 		t.Fatalf("err = %v, want Terminating that names the finalizer", err)
 	}
-	r.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
-	r.await("a new object", func() bool {
-		o, err := r.resource(ms[0].ID).Get(t.Context(), "settings", metav1.GetOptions{})
+	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
+	env.await("a new object", func() bool {
+		o, err := env.resource(ms[0].ID).Get(t.Context(), "settings", metav1.GetOptions{})
 		return err == nil && o.GetUID() != uid
 	})
 }
 
 func TestDeleteManifestDeletes(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)[:1]
-	r.apply(ms, Updating)
-	r.seen(ms)
-	del := r.manifests(`
+	env := newEnv(t)
+	ms := env.manifests(webSet)[:1]
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	del := env.manifests(`
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: settings, namespace: NS, annotations: {release.openshift.io/delete: "true"}}
 `)
-	if ch := r.apply(del, Updating)[0]; ch.Action != Deleted {
+	if ch := env.apply(del, Updating)[0]; ch.Action != Deleted {
 		t.Errorf("%s, want Deleted", ch.Action)
 	}
-	if _, err := r.resource(ms[0].ID).Get(t.Context(), "settings", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := env.resource(ms[0].ID).Get(t.Context(), "settings", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get: %v, want it gone", err)
 	}
-	r.requests.take()
-	if ch := r.apply(del, Reconciling)[0]; ch.Action != Unchanged {
+	env.requests.take()
+	if ch := env.apply(del, Reconciling)[0]; ch.Action != Unchanged {
 		t.Errorf("%s, want Unchanged", ch.Action)
 	}
-	if got := r.requests.take(); len(got) > 0 {
+	if got := env.requests.take(); len(got) > 0 {
 		t.Errorf("requests for what is gone already: %q", got)
 	}
 }
 
-func TestFieldThatKubectlTookAndTheReleaseDroppedGoes(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.kill()
-	r.patch(ms[0].ID, "kubectl-edit", `{"data":{"b":"mine"}}`)
-	r.start()
-	r.apply(r.manifests(strings.Replace(webSet, `, b: "2"`, "", 1)), Updating)
-	data, _, _ := unstructured.NestedStringMap(r.get(ms[0].ID).Object, "data")
+func TestFieldTakenByKubectlIsDeletedWhenItLeavesTheManifest(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.crash()
+	env.patch(ms[0].ID, "kubectl-edit", `{"data":{"b":"mine"}}`)
+	env.start()
+	env.apply(env.manifests(strings.Replace(webSet, `, b: "2"`, "", 1)), Updating)
+	data, _, _ := unstructured.NestedStringMap(env.get(ms[0].ID).Object, "data")
 	if diff := cmp.Diff(map[string]string{"a": "1"}, data); diff != "" {
 		t.Errorf("data (-want +got):\n%s", diff)
 	}
 }
 
-func TestBodiesAreThereAfterARestart(t *testing.T) {
-	r := newRig(t)
+func TestBodiesAreCachedAfterARestart(t *testing.T) {
+	env := newEnv(t)
 	var text strings.Builder
 	for i := range 20 {
 		text.WriteString("---\n" + strings.ReplaceAll(strings.Split(webSet, "---")[2], "name: web, namespace", "name: web"+string(rune('a'+i))+", namespace"))
 	}
-	ms := r.manifests(text.String())
-	r.apply(ms, Updating)
-	r.restart()
-	r.apply(ms, Reconciling)
+	ms := env.manifests(text.String())
+	env.apply(ms, Updating)
+	env.restart()
+	env.apply(ms, Reconciling)
 	for i := range ms {
-		if v := r.cache.Get(ms[i].ID); v.Object == nil || v.Object.Body == nil {
+		if v := env.cache.Get(ms[i].ID); v.Object == nil || v.Object.Body == nil {
 			t.Errorf("%s has no body after the restart", ms[i].ID)
 		}
 	}
-	if got := count(r.watches.take(), "GET"); got > 3 { // discovery
+	if got := count(env.watches.take(), "GET"); got > 3 { // discovery
 		t.Errorf("%d reads after the restart", got)
 	}
 }

@@ -20,78 +20,78 @@ import (
 )
 
 // shards returns the ConfigMaps of the inventory in their order.
-func (r *rig) shards() []corev1.ConfigMap {
-	r.t.Helper()
-	list, err := r.kube.CoreV1().ConfigMaps(ownNamespace).List(r.t.Context(), metav1.ListOptions{LabelSelector: "lockstep.dev/inventory"})
-	must(r.t, err)
-	list.Items = slices.DeleteFunc(list.Items, func(cm corev1.ConfigMap) bool { return cm.Data["owner"] != r.owner })
+func (env *testEnv) shards() []corev1.ConfigMap {
+	env.t.Helper()
+	list, err := env.kube.CoreV1().ConfigMaps(ownNamespace).List(env.t.Context(), metav1.ListOptions{LabelSelector: "lockstep.dev/inventory"})
+	must(env.t, err)
+	list.Items = slices.DeleteFunc(list.Items, func(cm corev1.ConfigMap) bool { return cm.Data["owner"] != env.owner })
 	slices.SortFunc(list.Items, func(a, b corev1.ConfigMap) int { return strings.Compare(a.Data["shard"], b.Data["shard"]) })
 	return list.Items
 }
 
 // forge adds entries to the stored inventory.
-func (r *rig) forge(entries ...inventory.Entry) {
-	r.t.Helper()
-	shard := r.shards()[0]
+func (env *testEnv) forge(entries ...inventory.Entry) {
+	env.t.Helper()
+	shard := env.shards()[0]
 	for i := range entries {
 		line, err := json.Marshal(&entries[i])
-		must(r.t, err)
+		must(env.t, err)
 		shard.Data["entries"] += string(line) + "\n"
 	}
-	_, err := r.kube.CoreV1().ConfigMaps(ownNamespace).Update(r.t.Context(), &shard, metav1.UpdateOptions{})
-	must(r.t, err)
+	_, err := env.kube.CoreV1().ConfigMaps(ownNamespace).Update(env.t.Context(), &shard, metav1.UpdateOptions{})
+	must(env.t, err)
 }
 
 func TestLargeInventoryIsSharded(t *testing.T) {
-	r := newRig(t)
+	env := newEnv(t)
 	var text strings.Builder
 	for i := range 1500 {
 		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c%d, namespace: NS}\n", i)
 	}
-	ms := r.manifests(text.String())
-	must(t, r.engine.Begin(t.Context(), ms, nil))
-	if n := len(r.inventoryVersions()); n != 2 {
+	ms := env.manifests(text.String())
+	must(t, env.engine.Begin(t.Context(), ms, nil))
+	if n := len(env.inventoryVersions()); n != 2 {
 		t.Errorf("%d shards for 1500 objects, want 2", n)
 	}
-	r.restart()
-	if n := r.engine.Size(); n != 1500 {
+	env.restart()
+	if n := env.engine.Size(); n != 1500 {
 		t.Errorf("%d objects after the restart, want 1500", n)
 	}
 }
 
 func TestInventoryIsWrittenBeforeTheFirstObject(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	must(t, r.engine.Begin(t.Context(), ms, nil))
-	r.kill() // A crash before, or in the middle of, the first apply.
-	r.start()
-	if n := r.engine.Size(); n != len(ms) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	must(t, env.engine.Begin(t.Context(), ms, nil))
+	env.crash() // A crash before, or in the middle of, the first apply.
+	env.start()
+	if n := env.engine.Size(); n != len(ms) {
 		t.Errorf("%d objects are known after the crash, want %d", n, len(ms))
 	}
 }
 
 func TestSecondWriterOfTheInventoryIsRefused(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.forge(inventory.Entry{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "theirs"})
-	err := r.engine.Begin(t.Context(), append(ms, r.manifests("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: NS}")...), nil)
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.forge(inventory.Entry{Version: "v1", Kind: "ConfigMap", Namespace: env.ns, Name: "theirs"})
+	err := env.engine.Begin(t.Context(), append(ms, env.manifests("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: NS}")...), nil)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonInventoryFailed {
 		t.Errorf("err = %v, want InventoryFailed", err)
 	}
-	must(t, r.engine.Flush(t.Context())) // Their entry was loaded.
+	must(t, env.engine.Flush(t.Context())) // Their entry was loaded.
 }
 
-func TestInventoryOfAFarVersionIsRefused(t *testing.T) {
-	r := newRig(t)
-	name := strings.ReplaceAll(r.owner, "/", "-")
-	_, err := r.kube.CoreV1().ConfigMaps(ownNamespace).Create(t.Context(), &corev1.ConfigMap{
+func TestInventoryOfAnUnsupportedFormatIsRefused(t *testing.T) {
+	env := newEnv(t)
+	name := strings.ReplaceAll(env.owner, "/", "-")
+	_, err := env.kube.CoreV1().ConfigMaps(ownNamespace).Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "lockstep-inventory-" + name + "-0", Labels: map[string]string{"lockstep.dev/inventory": name}},
-		Data:       map[string]string{"format": "7", "owner": r.owner, "shard": "0"},
+		Data:       map[string]string{"format": "7", "owner": env.owner, "shard": "0"},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	_, err = r.engine.Load(t.Context())
+	_, err = env.engine.Load(t.Context())
 	var refused *Error
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "format") {
 		t.Errorf("err = %v, want a refusal of format 7", err)
@@ -99,14 +99,14 @@ func TestInventoryOfAFarVersionIsRefused(t *testing.T) {
 }
 
 func TestInventoryIsAnApplySet(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	parent := r.shards()[0]
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	parent := env.shards()[0]
 	want := map[string]string{
 		"applyset.kubernetes.io/tooling":               "lockstep/v1",
 		"applyset.kubernetes.io/contains-group-kinds":  "ConfigMap,Deployment.apps,NetworkPolicy.networking.k8s.io,Secret,Service,ServiceAccount",
-		"applyset.kubernetes.io/additional-namespaces": r.ns,
+		"applyset.kubernetes.io/additional-namespaces": env.ns,
 	}
 	if diff := cmp.Diff(want, parent.Annotations); diff != "" {
 		t.Errorf("annotations of the parent (-want +got):\n%s", diff)
@@ -116,42 +116,42 @@ func TestInventoryIsAnApplySet(t *testing.T) {
 		t.Errorf("id %q", id)
 	}
 	for i := range ms {
-		if got := r.get(ms[i].ID).GetLabels()[inventory.LabelPartOf]; got != id {
+		if got := env.get(ms[i].ID).GetLabels()[inventory.LabelPartOf]; got != id {
 			t.Errorf("%s is part of %q, want %q", ms[i].ID, got, id)
 		}
 	}
 }
 
-func TestForgetLeavesTheObjects(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)[:1]
-	r.apply(ms, Updating)
-	must(t, r.engine.Forget(t.Context()))
-	if n := len(r.inventoryVersions()); n != 0 {
+func TestForgetKeepsTheObjects(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)[:1]
+	env.apply(ms, Updating)
+	must(t, env.engine.Forget(t.Context()))
+	if n := len(env.inventoryVersions()); n != 0 {
 		t.Errorf("%d shards are left", n)
 	}
-	if !r.exists(payload.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "settings"}) {
+	if !env.exists(payload.ObjectID{Kind: "ConfigMap", Namespace: env.ns, Name: "settings"}) {
 		t.Error("the object is gone")
 	}
 }
 
-func TestAnObjectInTwoShardsIsTakenOutOfOne(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.kill()
-	first := r.shards()[0]
+func TestObjectInTwoShardsIsRemovedFromOne(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.crash()
+	first := env.shards()[0]
 	second := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: strings.TrimSuffix(first.Name, "0") + "1", Labels: first.Labels},
-		Data:       map[string]string{"format": first.Data["format"], "owner": r.owner, "shard": "1", "entries": first.Data["entries"]},
+		Data:       map[string]string{"format": first.Data["format"], "owner": env.owner, "shard": "1", "entries": first.Data["entries"]},
 	}
-	_, err := r.kube.CoreV1().ConfigMaps(ownNamespace).Create(t.Context(), second, metav1.CreateOptions{})
+	_, err := env.kube.CoreV1().ConfigMaps(ownNamespace).Create(t.Context(), second, metav1.CreateOptions{})
 	must(t, err)
-	r.start()
-	r.apply(ms, Reconciling)
-	must(t, r.engine.Flush(t.Context()))
+	env.start()
+	env.apply(ms, Reconciling)
+	must(t, env.engine.Flush(t.Context()))
 	lines := 0
-	for _, cm := range r.shards() {
+	for _, cm := range env.shards() {
 		lines += strings.Count(cm.Data["entries"], "\n")
 	}
 	if lines != len(ms) {
@@ -160,7 +160,7 @@ func TestAnObjectInTwoShardsIsTakenOutOfOne(t *testing.T) {
 }
 
 // setID returns the ID of the ApplySet.
-func (r *rig) setID() string {
-	r.t.Helper()
-	return r.shards()[0].Labels["applyset.kubernetes.io/id"]
+func (env *testEnv) setID() string {
+	env.t.Helper()
+	return env.shards()[0].Labels["applyset.kubernetes.io/id"]
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-func TestStepThatAnObjectNeeds(t *testing.T) {
+func TestDecideReturnsTheRequiredStep(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	desired := [32]byte{1}
 	entryNow := func(change ...func(*inventory.Entry)) *inventory.Entry {
@@ -77,7 +77,7 @@ func TestStepThatAnObjectNeeds(t *testing.T) {
 	}
 }
 
-func TestTheEndOfAJobIsNotThatOfTheNextOneOfItsName(t *testing.T) {
+func TestEndOfAJobIsNotAttributedToItsSuccessor(t *testing.T) {
 	it := &item{id: payload.ObjectID{Group: "batch", Kind: "Job", Name: "x"}, entry: &inventory.Slot{Entry: inventory.Entry{Record: recorded()}}}
 	if it.jobEnded(live.View{State: live.Absent, AsOf: "99", Ended: "before", Finished: true}) || it.entry.Finished {
 		t.Error("a Job finished by the end of the one that it replaced")

@@ -34,69 +34,69 @@ func keepOf(ms []payload.Manifest) map[payload.ObjectID]bool {
 
 var generous = PruneOptions{MaxPercent: 90}
 
-func (r *rig) exists(id payload.ObjectID) bool {
-	r.t.Helper()
-	_, err := r.resource(id).Get(r.t.Context(), id.Name, metav1.GetOptions{})
+func (env *testEnv) exists(id payload.ObjectID) bool {
+	env.t.Helper()
+	_, err := env.resource(id).Get(env.t.Context(), id.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		r.t.Fatal(err)
+		env.t.Fatal(err)
 	}
 	return err == nil
 }
 
-func TestAProcessThatDiesBeforeItsRecordStillPrunesWhatItMade(t *testing.T) {
+func TestObjectsCreatedBeforeACrashWithoutRecordsArePruned(t *testing.T) {
 	for name, reapplied := range map[string]bool{"AfterAnotherApply": true, "WhichLeftTheReleaseMeanwhile": false} {
 		t.Run(name, func(t *testing.T) { testPruneWithoutRecord(t, reapplied) })
 	}
 }
 
-func TestTwoProcessesThatDieBeforeTheirRecordsStillPruneWhatTheFirstMade(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	must(t, r.engine.Begin(t.Context(), ms, nil))
+func TestObjectsCreatedBeforeTwoCrashesWithoutRecordsArePruned(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	must(t, env.engine.Begin(t.Context(), ms, nil))
 	for i := range ms {
-		_, err := r.engine.Apply(t.Context(), &ms[i], Updating)
+		_, err := env.engine.Apply(t.Context(), &ms[i], Updating)
 		must(t, err)
 	}
-	made := r.get(ms[0].ID).GetCreationTimestamp()
+	made := env.get(ms[0].ID).GetCreationTimestamp()
 	// The second one changes an object when its age doesn't tell any more.
-	r.await("the objects to be older", func() bool { return time.Since(made.Time) > 3*time.Second })
-	r.restart()
-	next := r.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))
-	must(t, r.engine.Begin(t.Context(), next, nil))
-	_, err := r.engine.Apply(t.Context(), &next[0], Updating)
+	env.await("the objects to be older", func() bool { return time.Since(made.Time) > 3*time.Second })
+	env.restart()
+	next := env.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))
+	must(t, env.engine.Begin(t.Context(), next, nil))
+	_, err := env.engine.Apply(t.Context(), &next[0], Updating)
 	must(t, err)
-	r.restart()
-	r.apply(next[1:2], Updating)
-	result, err := r.engine.Prune(t.Context(), keepOf(next[1:2]), generous)
+	env.restart()
+	env.apply(next[1:2], Updating)
+	result, err := env.engine.Prune(t.Context(), keepOf(next[1:2]), generous)
 	must(t, err)
-	if len(result.Orphaned) > 0 || r.exists(next[0].ID) {
+	if len(result.Orphaned) > 0 || env.exists(next[0].ID) {
 		t.Errorf("orphaned %v, want all deleted: %v", result.Orphaned, result.Deleted)
 	}
 }
 
 func testPruneWithoutRecord(t *testing.T, reapplied bool) {
 	t.Helper()
-	r := newRig(t)
-	ms := r.manifests(webSet)
+	env := newEnv(t)
+	ms := env.manifests(webSet)
 	found := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"a": "1"}}
-	found, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), found, metav1.CreateOptions{FieldManager: "kubectl-create"})
+	found, err := env.kube.CoreV1().ConfigMaps(env.ns).Create(t.Context(), found, metav1.CreateOptions{FieldManager: "kubectl-create"})
 	must(t, err)
-	r.await("the object that was found to be older", func() bool { return time.Since(found.CreationTimestamp.Time) > 3*time.Second })
-	must(t, r.engine.Begin(t.Context(), ms, nil))
+	env.await("the object that was found to be older", func() bool { return time.Since(found.CreationTimestamp.Time) > 3*time.Second })
+	must(t, env.engine.Begin(t.Context(), ms, nil))
 	for i := range ms {
-		_, err := r.engine.Apply(t.Context(), &ms[i], Updating)
+		_, err := env.engine.Apply(t.Context(), &ms[i], Updating)
 		must(t, err)
 	}
-	r.restart() // Nothing was flushed since Begin.
+	env.restart() // Nothing was flushed since Begin.
 	if reapplied {
-		r.apply(ms, Updating)
-		r.seen(ms)
+		env.apply(ms, Updating)
+		env.awaitEvents(ms)
 	} else {
-		r.apply(ms[1:2], Updating)
+		env.apply(ms[1:2], Updating)
 	}
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:2]), generous)
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:2]), generous)
 	must(t, err)
-	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !r.exists(ms[0].ID) {
+	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !env.exists(ms[0].ID) {
 		t.Errorf("orphaned %v, want the ConfigMap that was there before", result.Orphaned)
 	}
 	if len(result.Deleted) != len(ms)-2 {
@@ -104,25 +104,25 @@ func testPruneWithoutRecord(t *testing.T, reapplied bool) {
 	}
 }
 
-func TestPruneDeletesWhatLeftTheSetInReverseOrder(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.requests.take()
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[:3]), generous)
+func TestPruneDeletesInReverseOrder(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.requests.take()
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[:3]), generous)
 	must(t, err)
 	want := []payload.ObjectID{ms[5].ID, ms[4].ID, ms[3].ID}
 	if diff := cmp.Diff(want, result.Deleted); diff != "" {
 		t.Errorf("deleted (-want +got):\n%s", diff)
 	}
 	for i := range ms {
-		if got := r.exists(ms[i].ID); got != (i < 3) {
+		if got := env.exists(ms[i].ID); got != (i < 3) {
 			t.Errorf("%s exists: %t", ms[i].ID, got)
 		}
 	}
-	r.restart()
-	if n := r.engine.Size(); n != 3 {
+	env.restart()
+	if n := env.engine.Size(); n != 3 {
 		t.Errorf("%d objects in the inventory, want 3", n)
 	}
 }
@@ -149,103 +149,103 @@ func TestPruneGuard(t *testing.T) {
 	}
 }
 
-func TestWallSevenGuardRefusesBeforeAnythingIsDeleted(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.requests.take()
-	_, err := r.engine.Prune(t.Context(), nil, PruneOptions{MaxPercent: 100})
+func TestT7GuardRefusesBeforeAnyDeletion(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.requests.take()
+	_, err := env.engine.Prune(t.Context(), nil, PruneOptions{MaxPercent: 100})
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonPruneGuard || refused.Retriable() {
 		t.Errorf("err = %v, want a permanent PruneGuard", err)
 	}
-	if got := r.requests.take(); len(got) > 0 {
+	if got := env.requests.take(); len(got) > 0 {
 		t.Errorf("requests: %q", got)
 	}
 }
 
-func TestWallSevenAdoptedObjectsAreOrphaned(t *testing.T) {
-	r := newRig(t)
-	_, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}, metav1.CreateOptions{})
+func TestT7AdoptedObjectsAreOrphaned(t *testing.T) {
+	env := newEnv(t)
+	_, err := env.kube.CoreV1().ConfigMaps(env.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}, metav1.CreateOptions{})
 	must(t, err)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 	must(t, err)
-	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !r.exists(ms[0].ID) {
+	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !env.exists(ms[0].ID) {
 		t.Errorf("%+v, want the adopted ConfigMap orphaned", result)
 	}
-	if n := r.told(ms[0].ID, ReasonOrphaned, "it existed before"); n != 1 {
+	if n := env.noticesOf(ms[0].ID, ReasonOrphaned, "it existed before"); n != 1 {
 		t.Errorf("%d notices of the orphan, want 1", n)
 	}
 }
 
-func TestWallSevenOnlyTheSameUIDIsDeleted(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.kill()
-	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
-	_, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}, metav1.CreateOptions{})
+func TestT7OnlyTheSameUIDIsDeleted(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.crash()
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
+	_, err := env.kube.CoreV1().ConfigMaps(env.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}, metav1.CreateOptions{})
 	must(t, err)
-	r.start()
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+	env.start()
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 	must(t, err)
-	if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+	if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
 		t.Errorf("%+v, want the other object left alone", result)
 	}
 }
 
-func TestWallSevenOnlyWhatStillCarriesOurManagerIsDeleted(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.kill()
-	r.patch(ms[0].ID, "someone", `{"metadata":{"managedFields":[{}]}}`)
-	r.start()
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+func TestT7OnlyObjectsWithTheFieldManagerAreDeleted(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.crash()
+	env.patch(ms[0].ID, "someone", `{"metadata":{"managedFields":[{}]}}`)
+	env.start()
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 	must(t, err)
-	if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+	if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
 		t.Errorf("%+v, want the object left alone", result)
 	}
 }
 
-func TestWallSevenControlledObjectsAreLeftAlone(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	owner := r.get(ms[2].ID)
-	r.patch(ms[0].ID, "someone", `{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"Deployment","name":"web","uid":"`+string(owner.GetUID())+`","controller":true}]}}`)
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+func TestT7ControlledObjectsAreKept(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	owner := env.get(ms[2].ID)
+	env.patch(ms[0].ID, "someone", `{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"Deployment","name":"web","uid":"`+string(owner.GetUID())+`","controller":true}]}}`)
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 	must(t, err)
-	if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+	if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
 		t.Errorf("%+v, want the object left alone", result)
 	}
 }
 
-func TestWallSevenForgedInventoryDeletesNothingForeign(t *testing.T) {
-	r := newRig(t)
-	victim, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(),
+func TestT7ForgedInventoryDeletesNoOtherObjects(t *testing.T) {
+	env := newEnv(t)
+	victim, err := env.kube.CoreV1().ConfigMaps(env.ns).Create(t.Context(),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "victim"}, Data: map[string]string{"a": "1"}}, metav1.CreateOptions{FieldManager: "someone"})
 	must(t, err)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.kill()
-	r.forge(
-		inventory.Entry{Version: "v1", Kind: "ConfigMap", Namespace: r.ns, Name: "victim", Record: inventory.Record{UID: victim.UID}, Created: true, Confirmed: true},
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.crash()
+	env.forge(
+		inventory.Entry{Version: "v1", Kind: "ConfigMap", Namespace: env.ns, Name: "victim", Record: inventory.Record{UID: victim.UID}, Created: true, Confirmed: true},
 		inventory.Entry{Version: "v1", Kind: "Namespace", Name: "kube-system", Record: inventory.Record{UID: "x"}, Created: true, Confirmed: true},
 	)
-	r.start()
-	_, err = r.engine.Prune(t.Context(), keepOf(ms), generous)
+	env.start()
+	_, err = env.engine.Prune(t.Context(), keepOf(ms), generous)
 	must(t, err)
-	if !r.exists(payload.ObjectID{Kind: "ConfigMap", Namespace: r.ns, Name: "victim"}) {
+	if !env.exists(payload.ObjectID{Kind: "ConfigMap", Namespace: env.ns, Name: "victim"}) {
 		t.Error("a forged entry deleted a foreign object")
 	}
 }
 
-func TestWallSevenNamespacesNeedConsent(t *testing.T) {
-	r := newRig(t)
+func TestT7NamespacesRequireConfirmation(t *testing.T) {
+	env := newEnv(t)
 	text := `
 apiVersion: v1
 kind: Namespace
@@ -259,10 +259,10 @@ apiVersion: v1
 kind: ConfigMap
 metadata: {name: stays, namespace: NS}
 `
-	ms := r.manifests(text)
-	r.apply(ms, Updating)
-	r.patientFor(patience)
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[2:]), generous)
+	ms := env.manifests(text)
+	env.apply(ms, Updating)
+	env.restartWithWait(patience)
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[2:]), generous)
 	must(t, err)
 	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !slices.Contains(result.Deleted, ms[1].ID) {
 		t.Errorf("%+v, want a orphaned and b deleted", result)
@@ -273,14 +273,14 @@ metadata: {name: stays, namespace: NS}
 // carry the label of a member of the set. An inventory that names one, even as
 // created by the set, deletes it as little as the label does.
 func TestCopiedLabelsDeleteNothing(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	id := payload.ObjectID{Group: "discovery.k8s.io", Kind: "EndpointSlice", Namespace: r.ns}
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	id := payload.ObjectID{Group: "discovery.k8s.io", Kind: "EndpointSlice", Namespace: env.ns}
 	var uid types.UID
-	r.await("an EndpointSlice with the label of the set", func() bool {
-		list, err := r.kube.DiscoveryV1().EndpointSlices(r.ns).List(t.Context(), metav1.ListOptions{LabelSelector: inventory.LabelPartOf + "=" + r.setID()})
+	env.await("an EndpointSlice with the label of the set", func() bool {
+		list, err := env.kube.DiscoveryV1().EndpointSlices(env.ns).List(t.Context(), metav1.ListOptions{LabelSelector: inventory.LabelPartOf + "=" + env.setID()})
 		must(t, err)
 		if len(list.Items) == 0 {
 			return false
@@ -288,132 +288,135 @@ func TestCopiedLabelsDeleteNothing(t *testing.T) {
 		id.Name, uid = list.Items[0].Name, list.Items[0].UID
 		return true
 	})
-	must(t, r.engine.Flush(t.Context()))
-	r.kill()
-	r.forge(inventory.Entry{Group: id.Group, Version: "v1", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Record: inventory.Record{UID: uid}, Created: true, Confirmed: true})
-	r.start()
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[:5]), generous)
+	must(t, env.engine.Flush(t.Context()))
+	env.crash()
+	env.forge(inventory.Entry{Group: id.Group, Version: "v1", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Record: inventory.Record{UID: uid}, Created: true, Confirmed: true})
+	env.start()
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[:5]), generous)
 	must(t, err)
 	if len(result.Deleted) != 1 || result.Deleted[0] != ms[5].ID {
 		t.Errorf("deleted %v, want the Secret alone", result.Deleted)
 	}
-	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != id || !r.exists(id) {
+	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != id || !env.exists(id) {
 		t.Errorf("%+v, want the EndpointSlice left alone", result)
 	}
 }
 
 // twoVersions is widgetText with a second version that is served too.
-func (r *rig) twoVersions() string {
-	text := r.widgets(widgetText)
+func (env *testEnv) twoVersions() string {
+	text := env.widgets(widgetText)
 	version := text[strings.Index(text, "  - name: v1\n"):strings.Index(text, "---")]
 	old := strings.NewReplacer("name: v1", "name: v1alpha1", "storage: true", "storage: false").Replace(version)
 	return strings.Replace(strings.Replace(text, "---", old+"---", 1), ".example.com/v1\n", ".example.com/v1alpha1\n", 1)
 }
 
-func TestObjectOfAVersionThatIsServedNoMoreIsPruned(t *testing.T) {
-	r := newRig(t)
-	text := r.twoVersions()
-	ms := r.manifests(text)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	next := r.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
-	r.apply(next, Updating)
-	r.await("the version to go", func() bool {
-		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
+func TestObjectOfAnUnservedVersionIsPruned(t *testing.T) {
+	env := newEnv(t)
+	text := env.twoVersions()
+	ms := env.manifests(text)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	next := env.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
+	env.apply(next, Updating)
+	env.await("the version to go", func() bool {
+		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
-	r.patientFor(time.Second)
-	result, err := r.engine.Prune(t.Context(), keepOf(next), generous)
-	if !r.dying(ms[1].ID) {
+	env.restartWithWait(time.Second)
+	result, err := env.engine.Prune(t.Context(), keepOf(next), generous)
+	if !env.dying(ms[1].ID) {
 		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", result, err)
 	}
 }
 
-func TestDeleteManifestOfAVersionThatIsServedNoMoreDeletes(t *testing.T) {
-	r := newRig(t)
-	text := r.twoVersions()
-	ms := r.manifests(text)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.apply(r.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1], Updating)
-	r.await("the version to go", func() bool {
-		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
+func TestDeleteManifestOfAnUnservedVersionDeletes(t *testing.T) {
+	env := newEnv(t)
+	text := env.twoVersions()
+	ms := env.manifests(text)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.apply(env.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1], Updating)
+	env.await("the version to go", func() bool {
+		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
-	r.wait = time.Second
-	r.restart()
-	del := r.manifests(strings.Replace(text, "{name: one, namespace: NS}", `{name: one, namespace: NS, annotations: {release.openshift.io/delete: "true"}}`, 1))[1]
+	env.wait = time.Second
+	env.restart()
+	del := env.manifests(strings.Replace(text, "{name: one, namespace: NS}", `{name: one, namespace: NS, annotations: {release.openshift.io/delete: "true"}}`, 1))[1]
 	if !del.Delete {
 		t.Fatal("no delete manifest")
 	}
-	ch, err := r.engine.Apply(t.Context(), &del, Updating)
-	if !r.dying(ms[1].ID) {
+	ch, err := env.engine.Apply(t.Context(), &del, Updating)
+	if !env.dying(ms[1].ID) {
 		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", ch, err)
 	}
 }
 
 // dying reports whether the object is gone or on its way: the server's garbage
 // collector finds a new kind late.
-func (r *rig) dying(id payload.ObjectID) bool {
-	r.t.Helper()
-	o, err := r.resource(id).Get(r.t.Context(), id.Name, metav1.GetOptions{})
+func (env *testEnv) dying(id payload.ObjectID) bool {
+	env.t.Helper()
+	o, err := env.resource(id).Get(env.t.Context(), id.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return true
 	}
-	must(r.t, err)
+	must(env.t, err)
 	return o.GetDeletionTimestamp() != nil
 }
 
 // target is where an object was, by names that need no server.
-func (r *rig) target(m payload.Manifest) target {
+func (env *testEnv) target(m payload.Manifest) target {
 	resource := m.GVK.GroupVersion().WithResource(strings.ToLower(m.GVK.Kind) + "s")
 	return target{mapping: &meta.RESTMapping{Resource: resource, GroupVersionKind: m.GVK, Scope: meta.RESTScopeNamespace}, namespace: m.ID.Namespace, name: m.ID.Name}
 }
 
-func TestObjectOfAKindThatIsServedInNoVersionStaysInTheInventory(t *testing.T) {
-	r := newRig(t)
-	text := r.widgets(widgetText)
-	ms := r.manifests(text)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	crds := r.resource(ms[0].ID)
+func TestObjectOfAnUnservedKindStaysInTheInventory(t *testing.T) {
+	env := newEnv(t)
+	text := env.widgets(widgetText)
+	ms := env.manifests(text)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	crds := env.resource(ms[0].ID)
 	served := func(on string) {
 		_, err := crds.Patch(t.Context(), ms[0].ID.Name, types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/versions/0/served","value":`+on+`}]`), metav1.PatchOptions{})
 		must(t, err)
 	}
-	r.engine.set.sub.Close() // Nobody repairs the definition.
+	env.engine.set.sub.Close() // Nobody repairs the definition.
 	served("false")
-	r.await("the kind to go", func() bool {
-		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
+	env.await("the kind to go", func() bool {
+		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonTypeMissing || !refused.Retriable() || !strings.Contains(err.Error(), ms[0].ID.Name) {
 		t.Errorf("err = %v, want a retriable %s that names the definition", err, ReasonTypeMissing)
 	}
-	if len(result.Deleted) != 0 || r.engine.set.item(ms[1].ID) == nil {
+	if len(result.Deleted) != 0 || env.engine.set.item(ms[1].ID) == nil {
 		t.Errorf("%+v: an object that nobody saw go was forgotten", result)
 	}
 	served("true")
-	r.await("the kind to be back", func() bool { _, err := r.engine.applier.client.get(t.Context(), r.target(ms[1])); return err == nil })
-	r.patientFor(time.Second)
-	result, err = r.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
-	if !r.dying(ms[1].ID) {
+	env.await("the kind to be back", func() bool {
+		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
+		return err == nil
+	})
+	env.restartWithWait(time.Second)
+	result, err = env.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
+	if !env.dying(ms[1].ID) {
 		t.Errorf("%+v, %v: the Widget is left", result, err)
 	}
 }
 
-func TestObjectOfAKindThatIsGoneIsGone(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(r.widgets(widgetText) + "---" + twoMaps)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.restart()
-	r.engine.set.sub.Close() // Nobody makes the definition again.
-	must(t, r.resource(ms[0].ID).Delete(t.Context(), ms[0].ID.Name, metav1.DeleteOptions{}))
-	r.await("the definition's end", func() bool { return !r.exists(ms[0].ID) })
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[2:]), PruneOptions{MaxPercent: 90})
+func TestObjectOfADeletedKindIsDeleted(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(env.widgets(widgetText) + "---" + twoMaps)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.restart()
+	env.engine.set.sub.Close() // Nobody makes the definition again.
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), ms[0].ID.Name, metav1.DeleteOptions{}))
+	env.await("the definition's end", func() bool { return !env.exists(ms[0].ID) })
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[2:]), PruneOptions{MaxPercent: 90})
 	must(t, err)
 	if !slices.Contains(result.Deleted, ms[1].ID) {
 		t.Errorf("%+v, want the Widget known to be gone with its kind", result)
@@ -422,60 +425,60 @@ func TestObjectOfAKindThatIsGoneIsGone(t *testing.T) {
 
 // A server that answers for the others says nothing of an aggregated one that
 // is down.
-func TestObjectsOfAnAPIThatIsDownStayInTheInventory(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(twoMaps)
-	r.apply(ms, Updating)
-	group := strings.ReplaceAll(r.ns, "-", "") + ".example.com"
-	services := r.dynamic.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
+func TestObjectsOfAnUnavailableAPIStayInTheInventory(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(twoMaps)
+	env.apply(ms, Updating)
+	group := strings.ReplaceAll(env.ns, "-", "") + ".example.com"
+	services := env.dynamic.Resource(schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"})
 	_, err := services.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1." + group},
 		"spec": map[string]any{
 			"group": group, "version": "v1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100), "insecureSkipTLSVerify": true,
-			"service": map[string]any{"namespace": r.ns, "name": "nobody", "port": int64(443)},
+			"service": map[string]any{"namespace": env.ns, "name": "nobody", "port": int64(443)},
 		},
 	}}, metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() {
 		_ = services.Delete(context.WithoutCancel(t.Context()), "v1."+group, metav1.DeleteOptions{})
 	})
-	r.kill()
-	r.forge(inventory.Entry{Group: group, Version: "v1", Kind: "Widget", Namespace: r.ns, Name: "one", Record: inventory.Record{UID: "u"}, Created: true})
-	r.start()
-	widget := payload.ObjectID{Group: group, Kind: "Widget", Namespace: r.ns, Name: "one"}
-	result, err := r.engine.Prune(t.Context(), keepOf(ms), generous)
-	if err == nil || r.engine.set.item(widget) == nil {
+	env.crash()
+	env.forge(inventory.Entry{Group: group, Version: "v1", Kind: "Widget", Namespace: env.ns, Name: "one", Record: inventory.Record{UID: "u"}, Created: true})
+	env.start()
+	widget := payload.ObjectID{Group: group, Kind: "Widget", Namespace: env.ns, Name: "one"}
+	result, err := env.engine.Prune(t.Context(), keepOf(ms), generous)
+	if err == nil || env.engine.set.item(widget) == nil {
 		t.Errorf("%+v, %v: an object that nobody saw go was forgotten", result, err)
 	}
 }
 
 func TestUnconfirmedDeletionStaysInTheInventory(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
-	r.patientFor(200 * time.Millisecond)
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
+	env.restartWithWait(200 * time.Millisecond)
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
 	var refused *Error
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "example.com/hold") {
 		t.Fatalf("err = %v, want one that names the finalizer", err)
 	}
-	if !slices.Contains(r.engine.Deleting(), ms[5].ID) {
-		t.Errorf("being deleted: %v, want %s among them", r.engine.Deleting(), ms[5].ID)
+	if !slices.Contains(env.engine.Deleting(), ms[5].ID) {
+		t.Errorf("being deleted: %v, want %s among them", env.engine.Deleting(), ms[5].ID)
 	}
-	if !slices.Contains(result.Pending, ms[5].ID) || !r.exists(ms[4].ID) {
+	if !slices.Contains(result.Pending, ms[5].ID) || !env.exists(ms[4].ID) {
 		t.Errorf("%+v, want the Secret pending and what is below untouched", result)
 	}
-	r.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":null}}`)
-	r.patientFor(patience) // another process; the server's garbage collection takes its time
-	_, err = r.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
+	env.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":null}}`)
+	env.restartWithWait(patience) // another process; the server's garbage collection takes its time
+	_, err = env.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
 	must(t, err)
-	if r.exists(ms[5].ID) || r.exists(ms[4].ID) {
+	if env.exists(ms[5].ID) || env.exists(ms[4].ID) {
 		t.Error("the deletion wasn't finished after the restart")
 	}
-	if r.told(ms[5].ID, ReasonPruned, "") != 1 || r.told(ms[4].ID, ReasonPruned, "") != 1 {
-		t.Errorf("notices: %v, want one of each deletion", r.notices)
+	if env.noticesOf(ms[5].ID, ReasonPruned, "") != 1 || env.noticesOf(ms[4].ID, ReasonPruned, "") != 1 {
+		t.Errorf("notices: %v, want one of each deletion", env.notices)
 	}
 }
 
@@ -500,81 +503,81 @@ func TestProtectedObjects(t *testing.T) {
 
 // forgetRecords makes the inventory one whose process ended before it wrote the
 // records, and of which nothing could be read since.
-func (r *rig) forgetRecords(ms []payload.Manifest) {
+func (env *testEnv) forgetRecords(ms []payload.Manifest) {
 	for i := range ms {
-		it := r.engine.set.item(ms[i].ID)
-		r.engine.set.mu.Lock()
+		it := env.engine.set.item(ms[i].ID)
+		env.engine.set.mu.Lock()
 		it.entry.Record = inventory.Record{}
 		it.entry.Created = false
-		r.engine.set.mu.Unlock()
+		env.engine.set.mu.Unlock()
 	}
 }
 
-func TestPruneGuardCountsWhatAProcessMadeBeforeItDied(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.engine.set.sub.Close() // Nobody repairs what is to go.
-	r.forgetRecords(ms)
-	_, err := r.engine.Prune(t.Context(), keepOf(ms[:1]), PruneOptions{})
+func TestPruneGuardCountsObjectsWithoutRecords(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.engine.set.sub.Close() // Nobody repairs what is to go.
+	env.forgetRecords(ms)
+	_, err := env.engine.Prune(t.Context(), keepOf(ms[:1]), PruneOptions{})
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonPruneGuard {
 		t.Errorf("err = %v, want %s", err, ReasonPruneGuard)
 	}
 	for i := range ms {
-		if !r.exists(ms[i].ID) {
+		if !env.exists(ms[i].ID) {
 			t.Errorf("%s was deleted", ms[i].ID)
 		}
 	}
 }
 
-func TestObjectWithoutARecordOfAVersionThatIsServedNoMoreIsPruned(t *testing.T) {
-	r := newRig(t)
-	text := r.twoVersions()
-	ms := r.manifests(text)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	next := r.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
-	r.apply(next, Updating)
-	r.await("the version to go", func() bool {
-		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
+func TestObjectOfAnUnservedVersionWithoutRecordIsPruned(t *testing.T) {
+	env := newEnv(t)
+	text := env.twoVersions()
+	ms := env.manifests(text)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	next := env.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
+	env.apply(next, Updating)
+	env.await("the version to go", func() bool {
+		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
-	r.patientFor(time.Second)
-	r.forgetRecords(ms[1:2])
-	result, err := r.engine.Prune(t.Context(), keepOf(next), generous)
-	if !r.dying(ms[1].ID) {
+	env.restartWithWait(time.Second)
+	env.forgetRecords(ms[1:2])
+	result, err := env.engine.Prune(t.Context(), keepOf(next), generous)
+	if !env.dying(ms[1].ID) {
 		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", result, err)
 	}
 }
 
 // Nobody watches the definition here: that the version isn't served any more is
 // only known by the answer that there is no such path.
-func TestDeleteManifestTakesAPathThatIsNotServedForNoDeletion(t *testing.T) {
-	r := newRig(t)
-	text := r.twoVersions()
-	ms := r.manifests(text)
-	crds := r.resource(ms[0].ID)
+func TestDeleteManifestDistinguishesAnUnservedPathFromADeletedObject(t *testing.T) {
+	env := newEnv(t)
+	text := env.twoVersions()
+	ms := env.manifests(text)
+	crds := env.resource(ms[0].ID)
 	crd, err := crds.Create(t.Context(), ms[0].Object, metav1.CreateOptions{})
 	must(t, err)
-	r.await("the kind", func() bool {
-		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
+	env.await("the kind", func() bool {
+		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && !missingResource(err)
 	})
 	widget := ms[1:2]
-	r.apply(widget, Updating)
+	env.apply(widget, Updating)
 	_, err = crds.Patch(t.Context(), crd.GetName(), types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/versions/1/served","value":false}]`), metav1.PatchOptions{})
 	must(t, err)
-	r.await("the version to go", func() bool {
-		_, err := r.engine.applier.client.get(t.Context(), r.target(ms[1]))
+	env.await("the version to go", func() bool {
+		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
-	del := r.manifests(strings.Replace(text, "{name: one, namespace: NS}", `{name: one, namespace: NS, annotations: {release.openshift.io/delete: "true"}}`, 1))[1]
+	del := env.manifests(strings.Replace(text, "{name: one, namespace: NS}", `{name: one, namespace: NS, annotations: {release.openshift.io/delete: "true"}}`, 1))[1]
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	ch, err := r.engine.Apply(ctx, &del, Updating)
-	if !r.dying(ms[1].ID) {
+	ch, err := env.engine.Apply(ctx, &del, Updating)
+	if !env.dying(ms[1].ID) {
 		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", ch, err)
 	}
 }

@@ -15,28 +15,28 @@ import (
 )
 
 // pass applies all manifests side by side and returns the requests it cost.
-func (r *rig) pass(ms []payload.Manifest, mode Mode) []string {
-	r.t.Helper()
+func (env *testEnv) sync(ms []payload.Manifest, mode Mode) []string {
+	env.t.Helper()
 	began := time.Now()
-	must(r.t, r.engine.Begin(r.t.Context(), ms, nil))
+	must(env.t, env.engine.Begin(env.t.Context(), ms, nil))
 	var group errgroup.Group
 	group.SetLimit(2 * DefaultConcurrency)
 	for i := range ms {
 		group.Go(func() error {
-			_, err := r.engine.Apply(r.t.Context(), &ms[i], mode)
+			_, err := env.engine.Apply(env.t.Context(), &ms[i], mode)
 			return err
 		})
 	}
-	must(r.t, group.Wait())
-	must(r.t, r.engine.Flush(r.t.Context()))
-	got := r.requests.take()
-	r.t.Logf("%d objects, %d requests, %s", len(ms), len(got), time.Since(began).Round(time.Microsecond))
+	must(env.t, group.Wait())
+	must(env.t, env.engine.Flush(env.t.Context()))
+	got := env.requests.take()
+	env.t.Logf("%d objects, %d requests, %s", len(ms), len(got), time.Since(began).Round(time.Microsecond))
 	return got
 }
 
 // The goals of the design in request counts; the times are in the log.
-func TestManyObjectsSideBySide(t *testing.T) {
-	r := newRig(t)
+func TestManyObjectsAreAppliedConcurrently(t *testing.T) {
+	env := newEnv(t)
 	var text strings.Builder
 	docs := strings.Split(webSet, "---")
 	for i := range 100 {
@@ -45,20 +45,20 @@ func TestManyObjectsSideBySide(t *testing.T) {
 			text.WriteString("---" + doc)
 		}
 	}
-	ms := r.manifests(text.String())
-	if got := r.pass(ms, Updating); len(got) != len(ms) {
+	ms := env.manifests(text.String())
+	if got := env.sync(ms, Updating); len(got) != len(ms) {
 		t.Errorf("%d requests for %d new objects", len(got), len(ms))
 	}
-	r.seen(ms)
-	if got := r.pass(ms, Reconciling); len(got) != 0 {
+	env.awaitEvents(ms)
+	if got := env.sync(ms, Reconciling); len(got) != 0 {
 		t.Errorf("%d requests for an unchanged set: %.300q", len(got), got)
 	}
-	changed := r.manifests(strings.Replace(text.String(), `a: "1"`, `a: "2"`, 20))
-	if got := r.pass(changed, Updating); len(got) != 20 {
+	changed := env.manifests(strings.Replace(text.String(), `a: "1"`, `a: "2"`, 20))
+	if got := env.sync(changed, Updating); len(got) != 20 {
 		t.Errorf("%d requests for 20 changed objects", len(got))
 	}
-	r.restart()
-	if got := r.pass(changed, Reconciling); len(got) != 0 {
+	env.restart()
+	if got := env.sync(changed, Reconciling); len(got) != 0 {
 		t.Errorf("%d requests after a restart: %.300q", len(got), got)
 	}
 }

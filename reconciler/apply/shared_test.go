@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestSlowRequestsMakeRoomAndOnlySoMany(t *testing.T) {
+func TestSlowRequestsMoveToABoundedNumberOfPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(2)
 		var places []*place
@@ -80,29 +80,29 @@ func seconds(n int64) func(map[string]any) {
 	return func(hook map[string]any) { hook["timeoutSeconds"] = n }
 }
 
-func TestObjectsBehindAHangingWebhookStopNoOthers(t *testing.T) {
-	r := newRig(t)
-	stuck := r.manifests(strings.Join(mapTexts(2*DefaultConcurrency), "---"))
-	r.apply(stuck, Updating)
-	r.seen(stuck)
+func TestHangingWebhookDoesNotBlockOtherObjects(t *testing.T) {
+	env := newEnv(t)
+	stuck := env.manifests(strings.Join(mapTexts(2*DefaultConcurrency), "---"))
+	env.apply(stuck, Updating)
+	env.awaitEvents(stuck)
 	url, ca, _ := hanging(t)
-	remove := r.webhook("ValidatingWebhookConfiguration", url, ca, seconds(15))
-	r.await("the webhook to hang", func() bool {
+	remove := env.webhook("ValidatingWebhookConfiguration", url, ca, seconds(15))
+	env.await("the webhook to hang", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		_, err := r.resource(stuck[0].ID).Patch(ctx, stuck[0].ID.Name, types.MergePatchType, []byte(`{"data":{"k":"x"}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := env.resource(stuck[0].ID).Patch(ctx, stuck[0].ID.Name, types.MergePatchType, []byte(`{"data":{"k":"x"}}`), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil
 	})
-	next := r.manifests(strings.ReplaceAll(strings.Join(mapTexts(2*DefaultConcurrency), "---"), "k: v", "k: w"))
+	next := env.manifests(strings.ReplaceAll(strings.Join(mapTexts(2*DefaultConcurrency), "---"), "k: v", "k: w"))
 	var group sync.WaitGroup
 	failures := make([]error, len(next))
 	for i := range next {
-		group.Go(func() { _, failures[i] = r.engine.Apply(t.Context(), &next[i], Updating) })
+		group.Go(func() { _, failures[i] = env.engine.Apply(t.Context(), &next[i], Updating) })
 	}
-	r.await("all places to be taken", func() bool { return len(r.shared.budget.quick) == DefaultConcurrency })
-	others := r.manifests(webSet)[1:4]
+	env.await("all places to be taken", func() bool { return len(env.shared.budget.quick) == DefaultConcurrency })
+	others := env.manifests(webSet)[1:4]
 	began := time.Now()
-	r.apply(others, Updating)
+	env.apply(others, Updating)
 	if took := time.Since(began); took > 3*slowAfter+3*time.Second {
 		t.Errorf("three objects that have nothing to do with the webhook took %s", took)
 	}
@@ -117,15 +117,15 @@ func TestObjectsBehindAHangingWebhookStopNoOthers(t *testing.T) {
 		t.Errorf("the objects behind the webhook were given up after %s: a slow failure was tried again", took)
 	}
 	remove()
-	r.await("the objects behind the webhook", func() bool {
+	env.await("the objects behind the webhook", func() bool {
 		for i := range next {
-			if _, err := r.engine.Apply(t.Context(), &next[i], Updating); err != nil {
+			if _, err := env.engine.Apply(t.Context(), &next[i], Updating); err != nil {
 				return false
 			}
 		}
 		return true
 	})
-	if got := r.get(next[0].ID).Object["data"].(map[string]any)["k"]; got != "w" {
+	if got := env.get(next[0].ID).Object["data"].(map[string]any)["k"]; got != "w" {
 		t.Errorf("data.k is %q after the webhook went", got)
 	}
 }

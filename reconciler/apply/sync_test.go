@@ -38,7 +38,7 @@ func shown(version string, change ...func(*live.Object)) live.View {
 	return live.View{State: live.Present, Object: o, AsOf: version}
 }
 
-func TestRuleR1(t *testing.T) {
+func TestSyncDecision(t *testing.T) {
 	deployment := schema.GroupKind{Group: "apps", Kind: "Deployment"}
 	configMap := schema.GroupKind{Kind: "ConfigMap"}
 	priority := schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"}
@@ -92,7 +92,7 @@ func TestRuleR1(t *testing.T) {
 	}
 }
 
-func TestNoEntryIsLegalAsLongAsItStaysSo(t *testing.T) {
+func TestObjectWithoutAnEntryIsInSyncUntilOneAppears(t *testing.T) {
 	rec := recorded()
 	rec.Entry, rec.Values = live.Digest{}, live.Digest{}
 	none := func(o *live.Object) { o.OwnFields = nil }
@@ -104,7 +104,7 @@ func TestNoEntryIsLegalAsLongAsItStaysSo(t *testing.T) {
 	}
 }
 
-func TestRecordReadBackIsNeverNewerThanTheCluster(t *testing.T) {
+func TestLoadedRecordIsNeverNewerThanTheCluster(t *testing.T) {
 	rec := recorded()
 	rec.Epoch = -1
 	if got := Compare(rec, schema.GroupKind{Group: "apps", Kind: "Deployment"}, testManager, shown("99")); got != Unclear {
@@ -117,7 +117,7 @@ func TestRecordReadBackIsNeverNewerThanTheCluster(t *testing.T) {
 
 // What must hold of any view: a change of what we hold is never overlooked in
 // a newer version, and what isn't newer never costs a request.
-func TestRuleR1Properties(t *testing.T) {
+func TestSyncDecisionProperties(t *testing.T) {
 	measured := []schema.GroupKind{{Kind: "ConfigMap"}, {Group: "apps", Kind: "Deployment"}, {Group: "example.com", Kind: "Widget"}, {Kind: "Service"}}
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom(measured).Draw(t, "kind")
@@ -159,7 +159,7 @@ func TestRuleR1Properties(t *testing.T) {
 	})
 }
 
-func TestPaceSlowsDownAndForgets(t *testing.T) {
+func TestPaceBacksOffAndResets(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	var p pace
 	for i := range contestsAtOnce {
@@ -205,7 +205,7 @@ func TestVerificationsArePaced(t *testing.T) {
 	}
 }
 
-func TestSlowRoundVerifiesEachObjectOncePerPeriod(t *testing.T) {
+func TestEachObjectIsVerifiedOncePerPeriod(t *testing.T) {
 	started := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	const period = 24 * time.Hour
 	for n := range 50 {

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// foundObject is a ConfigMap that another tool left.
-type foundObject struct {
+// existingObject is a ConfigMap that another tool left.
+type existingObject struct {
 	manager     string
 	operation   metav1.ManagedFieldsOperationType
 	labels      map[string]string
@@ -30,28 +30,28 @@ type foundObject struct {
 }
 
 // leave writes the ConfigMap settings as the tool did.
-func (r *rig) leave(f foundObject) {
-	r.t.Helper()
+func (env *testEnv) createFound(f existingObject) {
+	env.t.Helper()
 	cm := &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: r.ns, Labels: f.labels, Annotations: f.annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: "settings", Namespace: env.ns, Labels: f.labels, Annotations: f.annotations},
 		Data:       map[string]string{"a": "0", "stale": "x"},
 	}
-	maps := r.kube.CoreV1().ConfigMaps(r.ns)
+	maps := env.kube.CoreV1().ConfigMaps(env.ns)
 	if f.operation == metav1.ManagedFieldsOperationUpdate {
-		_, err := maps.Create(r.t.Context(), cm, metav1.CreateOptions{FieldManager: f.manager})
-		must(r.t, err)
+		_, err := maps.Create(env.t.Context(), cm, metav1.CreateOptions{FieldManager: f.manager})
+		must(env.t, err)
 		return
 	}
 	body, err := json.Marshal(cm)
-	must(r.t, err)
-	_, err = maps.Patch(r.t.Context(), cm.Name, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: f.manager})
-	must(r.t, err)
+	must(env.t, err)
+	_, err = maps.Patch(env.t.Context(), cm.Name, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: f.manager})
+	must(env.t, err)
 }
 
-func TestObjectsOfOtherToolsNeedConsentAndLoseWhatTheManifestLacks(t *testing.T) {
+func TestObjectsOfOtherToolsRequireAdoptAndLoseOtherFields(t *testing.T) {
 	const update, apply = metav1.ManagedFieldsOperationUpdate, metav1.ManagedFieldsOperationApply
-	for name, found := range map[string]foundObject{
+	for name, found := range map[string]existingObject{
 		"Helm":                        {"helm", update, nil, map[string]string{"meta.helm.sh/release-name": "web"}, "helm"},
 		"Helm 4":                      {"helm", apply, nil, map[string]string{"meta.helm.sh/release-name": "web"}, "helm"},
 		"Flux's kustomize-controller": {"kustomize-controller", apply, map[string]string{"kustomize.toolkit.fluxcd.io/name": "web"}, nil, "flux"},
@@ -63,27 +63,27 @@ func TestObjectsOfOtherToolsNeedConsentAndLoseWhatTheManifestLacks(t *testing.T)
 		"kubectl apply --server-side": {"kubectl", apply, nil, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			r.leave(found)
-			ms := r.manifests(webSet)[:1]
+			env := newEnv(t)
+			env.createFound(found)
+			ms := env.manifests(webSet)[:1]
 			if found.consent != "" {
 				wantOwned(t, found.consent, func() error {
-					_, err := r.engine.Apply(t.Context(), &ms[0], Updating)
+					_, err := env.engine.Apply(t.Context(), &ms[0], Updating)
 					return err
 				})
-				problems, err := r.engine.DryRun(t.Context(), ms)
+				problems, err := env.engine.DryRun(t.Context(), ms)
 				must(t, err)
 				if len(problems) != 1 {
 					t.Errorf("the dry run: %v, want the same refusal", problems)
 				}
-				r.engine.Adopt([]string{found.consent})
+				env.engine.Adopt([]string{found.consent})
 			}
-			ch, err := r.engine.Apply(t.Context(), &ms[0], Updating)
+			ch, err := env.engine.Apply(t.Context(), &ms[0], Updating)
 			must(t, err)
 			if !ch.Adopted {
 				t.Errorf("%+v, want an adopted object", ch)
 			}
-			o := r.get(ms[0].ID)
+			o := env.get(ms[0].ID)
 			data, _ := o.Object["data"].(map[string]any)
 			if diff := cmp.Diff(map[string]any{"a": "1", "b": "2"}, data); diff != "" {
 				t.Errorf("data (-want +got):\n%s", diff)
@@ -93,11 +93,11 @@ func TestObjectsOfOtherToolsNeedConsentAndLoseWhatTheManifestLacks(t *testing.T)
 					t.Errorf("%s holds fields still", e.Manager)
 				}
 			}
-			next := r.manifests(strings.Replace(webSet, `, b: "2"`, "", 1))[:1]
-			r.seen(ms)
-			_, err = r.engine.Apply(t.Context(), &next[0], Updating)
+			next := env.manifests(strings.Replace(webSet, `, b: "2"`, "", 1))[:1]
+			env.awaitEvents(ms)
+			_, err = env.engine.Apply(t.Context(), &next[0], Updating)
 			must(t, err)
-			data, _ = r.get(ms[0].ID).Object["data"].(map[string]any)
+			data, _ = env.get(ms[0].ID).Object["data"].(map[string]any)
 			if diff := cmp.Diff([]string{"a"}, slices.Sorted(maps.Keys(data))); diff != "" {
 				t.Errorf("keys after the next release (-want +got):\n%s", diff)
 			}
@@ -105,7 +105,7 @@ func TestObjectsOfOtherToolsNeedConsentAndLoseWhatTheManifestLacks(t *testing.T)
 	}
 }
 
-func TestMarksOfOtherToolsAloneNeedConsent(t *testing.T) {
+func TestObjectsMarkedByOtherToolsRequireAdopt(t *testing.T) {
 	for mark, consent := range map[string]string{
 		"annotations meta.helm.sh/release-name":      "helm",
 		"labels helm.toolkit.fluxcd.io/name":         "flux",
@@ -115,21 +115,21 @@ func TestMarksOfOtherToolsAloneNeedConsent(t *testing.T) {
 		"annotations argocd.argoproj.io/tracking-id": "argo",
 	} {
 		t.Run(mark, func(t *testing.T) {
-			r := newRig(t)
+			env := newEnv(t)
 			where, key, _ := strings.Cut(mark, " ")
-			found := foundObject{manager: "before-first-apply", operation: metav1.ManagedFieldsOperationUpdate}
+			found := existingObject{manager: "before-first-apply", operation: metav1.ManagedFieldsOperationUpdate}
 			if where == "labels" {
 				found.labels = map[string]string{key: "web"}
 			} else {
 				found.annotations = map[string]string{key: "web"}
 			}
-			r.leave(found)
-			ms := r.manifests(webSet)[:1]
+			env.createFound(found)
+			ms := env.manifests(webSet)[:1]
 			wantOwned(t, consent, func() error {
-				_, err := r.engine.Apply(t.Context(), &ms[0], Updating)
+				_, err := env.engine.Apply(t.Context(), &ms[0], Updating)
 				return err
 			})
-			if a := r.get(ms[0].ID).Object["data"].(map[string]any)["a"]; a != "0" {
+			if a := env.get(ms[0].ID).Object["data"].(map[string]any)["a"]; a != "0" {
 				t.Errorf("data.a is %q: the object was written", a)
 			}
 		})
@@ -147,63 +147,63 @@ func wantOwned(t *testing.T, tool string, do func() error) {
 
 // The entry of a person is as old as the object. Moved to our manager, it must
 // not say that we made the object: then the next prune would delete it.
-func TestAnObjectWhoseFirstApplyFailedAfterItsFieldsWereMovedIsStillFound(t *testing.T) {
+func TestObjectStaysAdoptedWhenItsFirstApplyFailsAfterTheTakeover(t *testing.T) {
 	for name, restart := range map[string]bool{"TriedAgain": false, "TriedAgainByAnotherProcess": true} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			r.leave(foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
-			ms := r.manifests(webSet)[:2]
-			bad := r.manifests(strings.Replace(webSet, `b: "2"`, `"not a key": "2"`, 1))[:1]
-			must(t, r.engine.Begin(t.Context(), ms, nil))
+			env := newEnv(t)
+			env.createFound(existingObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
+			ms := env.manifests(webSet)[:2]
+			bad := env.manifests(strings.Replace(webSet, `b: "2"`, `"not a key": "2"`, 1))[:1]
+			must(t, env.engine.Begin(t.Context(), ms, nil))
 			var refused *Error
-			if _, err := r.engine.Apply(t.Context(), &bad[0], Updating); !errors.As(err, &refused) || refused.Reason() != ReasonResourceInvalid {
+			if _, err := env.engine.Apply(t.Context(), &bad[0], Updating); !errors.As(err, &refused) || refused.Reason() != ReasonResourceInvalid {
 				t.Fatalf("err = %v, want %s", err, ReasonResourceInvalid)
 			}
-			if !slices.ContainsFunc(r.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool {
-				return e.Manager == r.engine.Manager() && e.Operation == metav1.ManagedFieldsOperationApply
+			if !slices.ContainsFunc(env.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool {
+				return e.Manager == env.engine.Manager() && e.Operation == metav1.ManagedFieldsOperationApply
 			}) {
 				t.Fatal("the fields weren't moved before the apply")
 			}
 			if restart {
-				r.restart()
+				env.restart()
 			}
-			if ch := r.apply(ms, Updating)[0]; !ch.Adopted {
+			if ch := env.apply(ms, Updating)[0]; !ch.Adopted {
 				t.Errorf("%+v, want an adopted object", ch)
 			}
-			result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+			result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 			must(t, err)
-			if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+			if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
 				t.Errorf("%+v, want the object that was found to stay", result)
 			}
 		})
 	}
 }
 
-func TestAnObjectOfACreateOnlyManifestThatExistsIsLeftAsItIs(t *testing.T) {
-	r := newRig(t)
-	r.leave(foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
+func TestPreexistingCreateOnlyObjectIsUnchanged(t *testing.T) {
+	env := newEnv(t)
+	env.createFound(existingObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
 	text := strings.Replace(webSet, "name: settings, namespace: NS", `name: settings, namespace: NS, annotations: {release.openshift.io/create-only: "true"}`, 1)
-	ms := r.manifests(text)[:2]
+	ms := env.manifests(text)[:2]
 	if !ms[0].CreateOnly {
 		t.Fatal("no create-only manifest")
 	}
-	before := r.get(ms[0].ID)
+	before := env.get(ms[0].ID)
 	untouched := func(when string) {
 		t.Helper()
-		if diff := cmp.Diff(before.Object, r.get(ms[0].ID).Object); diff != "" {
+		if diff := cmp.Diff(before.Object, env.get(ms[0].ID).Object); diff != "" {
 			t.Errorf("%s: the object (-want +got):\n%s", when, diff)
 		}
 	}
-	if ch := r.apply(ms, Updating)[0]; ch.Action != Unchanged || !ch.Adopted || ch.UID != string(before.GetUID()) {
+	if ch := env.apply(ms, Updating)[0]; ch.Action != Unchanged || !ch.Adopted || ch.UID != string(before.GetUID()) {
 		t.Errorf("%+v, want the object that was there", ch)
 	}
 	untouched("the first apply")
-	r.restart()
-	if ch := r.apply(ms, Updating)[0]; ch.Action != Unchanged || !ch.Adopted {
+	env.restart()
+	if ch := env.apply(ms, Updating)[0]; ch.Action != Unchanged || !ch.Adopted {
 		t.Errorf("after a restart: %+v, want the object that was there", ch)
 	}
 	untouched("after a restart")
-	result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 	must(t, err)
 	if len(result.Orphaned) != 1 {
 		t.Errorf("%+v, want the object to stay", result)
@@ -212,25 +212,25 @@ func TestAnObjectOfACreateOnlyManifestThatExistsIsLeftAsItIs(t *testing.T) {
 }
 
 // A watch that is down is not trusted to show what others made meanwhile.
-func TestACreateOnlyObjectThatTheWatchDoesNotShowIsLeftAsItIs(t *testing.T) {
-	r := newRig(t)
+func TestPreexistingCreateOnlyObjectMissingFromTheWatchIsUnchanged(t *testing.T) {
+	env := newEnv(t)
 	text := strings.Replace(webSet, "name: settings, namespace: NS", `name: settings, namespace: NS, annotations: {release.openshift.io/create-only: "true"}`, 1)
-	ms := r.manifests(text)[:1]
-	r.apply(ms, Updating)
-	r.seen(ms)
-	it := r.engine.set.item(ms[0].ID)
-	r.engine.set.sub.Close() // Nobody repairs it in between.
-	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
-	r.leave(foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
-	before := r.get(ms[0].ID)
-	where, err := r.engine.applier.locate(t.Context(), &ms[0])
+	ms := env.manifests(text)[:1]
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	it := env.engine.set.item(ms[0].ID)
+	env.engine.set.sub.Close() // Nobody repairs it in between.
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
+	env.createFound(existingObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
+	before := env.get(ms[0].ID)
+	where, err := env.engine.applier.locate(t.Context(), &ms[0])
 	must(t, err)
 	gone := live.View{State: live.Absent, AsOf: before.GetResourceVersion()}
 	it.busy.Lock()
-	ch, err := r.engine.applier.write(t.Context(), &request{it: it, m: &ms[0], target: where, decision: decision{step: stepApply, verdict: Missing}}, gone)
+	ch, err := env.engine.applier.write(t.Context(), &request{it: it, m: &ms[0], target: where, decision: decision{step: stepApply, verdict: Missing}}, gone)
 	it.busy.Unlock()
 	must(t, err)
-	if diff := cmp.Diff(before.Object, r.get(ms[0].ID).Object); diff != "" {
+	if diff := cmp.Diff(before.Object, env.get(ms[0].ID).Object); diff != "" {
 		t.Errorf("the object (-want +got):\n%s", diff)
 	}
 	if !ch.Adopted || ch.UID != string(before.GetUID()) {
@@ -238,43 +238,43 @@ func TestACreateOnlyObjectThatTheWatchDoesNotShowIsLeftAsItIs(t *testing.T) {
 	}
 }
 
-func TestAnObjectThatOthersMadeInPlaceOfOursIsTheirs(t *testing.T) {
-	replace := func(r *rig, id payload.ObjectID, f foundObject) {
-		r.engine.set.sub.Close() // Nobody repairs it in between.
-		must(t, r.resource(id).Delete(t.Context(), id.Name, metav1.DeleteOptions{}))
-		r.leave(f)
-		r.shows(r.get(id), id)
+func TestObjectReplacedByOthersIsPreexisting(t *testing.T) {
+	replace := func(env *testEnv, id payload.ObjectID, f existingObject) {
+		env.engine.set.sub.Close() // Nobody repairs it in between.
+		must(t, env.resource(id).Delete(t.Context(), id.Name, metav1.DeleteOptions{}))
+		env.createFound(f)
+		env.awaitVersion(env.get(id), id)
 	}
 	t.Run("AndStaysWhenTheReleaseDropsIt", func(t *testing.T) {
-		r := newRig(t)
-		ms := r.manifests(webSet)[:2]
-		r.apply(ms, Updating)
-		replace(r, ms[0].ID, foundObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
-		ch := r.apply(ms, Reconciling)[0]
-		data, _ := r.get(ms[0].ID).Object["data"].(map[string]any)
+		env := newEnv(t)
+		ms := env.manifests(webSet)[:2]
+		env.apply(ms, Updating)
+		replace(env, ms[0].ID, existingObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
+		ch := env.apply(ms, Reconciling)[0]
+		data, _ := env.get(ms[0].ID).Object["data"].(map[string]any)
 		if diff := cmp.Diff(map[string]any{"a": "1", "b": "2"}, data); diff != "" || !ch.Adopted {
 			t.Errorf("%+v, want it taken over; data (-want +got):\n%s", ch, diff)
 		}
-		result, err := r.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+		result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 		must(t, err)
-		if len(result.Orphaned) != 1 || !r.exists(ms[0].ID) {
+		if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
 			t.Errorf("%+v, want the object of others to stay", result)
 		}
 	})
 	t.Run("AndIsTakenOverWithConsentOnly", func(t *testing.T) {
-		r := newRig(t)
-		ms := r.manifests(webSet)[:2]
-		r.apply(ms, Updating)
-		replace(r, ms[0].ID, foundObject{manager: "helm", operation: metav1.ManagedFieldsOperationUpdate})
+		env := newEnv(t)
+		ms := env.manifests(webSet)[:2]
+		env.apply(ms, Updating)
+		replace(env, ms[0].ID, existingObject{manager: "helm", operation: metav1.ManagedFieldsOperationUpdate})
 		wantOwned(t, "helm", func() error {
-			_, err := r.engine.Apply(t.Context(), &ms[0], Reconciling)
+			_, err := env.engine.Apply(t.Context(), &ms[0], Reconciling)
 			return err
 		})
-		if a := r.get(ms[0].ID).Object["data"].(map[string]any)["a"]; a != "0" {
+		if a := env.get(ms[0].ID).Object["data"].(map[string]any)["a"]; a != "0" {
 			t.Errorf("data.a is %q: the object was written", a)
 		}
-		r.engine.Adopt([]string{"helm"})
-		ch, err := r.engine.Apply(t.Context(), &ms[0], Reconciling)
+		env.engine.Adopt([]string{"helm"})
+		ch, err := env.engine.Apply(t.Context(), &ms[0], Reconciling)
 		must(t, err)
 		if !ch.Adopted {
 			t.Errorf("%+v, want an adopted object", ch)

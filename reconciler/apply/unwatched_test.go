@@ -11,19 +11,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestDyingObjectOfAnUnwatchedKindIsWaitedForNoLongerThanItTakes(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(webSet)[:1]
-	r.apply(ms, Updating)
-	r.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
-	must(t, r.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
-	r.wait = patience
-	r.blind()
-	next := r.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))[:1]
+func TestApplyContinuesOnceADyingUnwatchedObjectIsGone(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)[:1]
+	env.apply(ms, Updating)
+	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
+	env.wait = patience
+	env.restartUnwatched()
+	next := env.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))[:1]
 	done := make(chan error, 1)
-	go func() { _, err := r.engine.Apply(t.Context(), &next[0], Updating); done <- err }()
-	r.await("the apply to see that the object dies", func() bool { return count(r.requests.peek(), "GET") > 1 })
-	r.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
+	go func() { _, err := env.engine.Apply(t.Context(), &next[0], Updating); done <- err }()
+	env.await("the apply to see that the object dies", func() bool { return count(env.requests.peek(), "GET") > 1 })
+	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
 	began := time.Now()
 	select {
 	case err := <-done:
@@ -31,7 +31,7 @@ func TestDyingObjectOfAnUnwatchedKindIsWaitedForNoLongerThanItTakes(t *testing.T
 	case <-time.After(patience / 2):
 		t.Fatalf("the apply waits %s after the object was gone", time.Since(began))
 	}
-	if b := r.get(ms[0].ID).Object["data"].(map[string]any)["b"]; b != "3" {
+	if b := env.get(ms[0].ID).Object["data"].(map[string]any)["b"]; b != "3" {
 		t.Errorf("data.b is %q, want 3", b)
 	}
 }
@@ -45,45 +45,45 @@ func (c *counter) peek() []string {
 
 // The fields that the dying object's others hold are no reason to leave them out
 // of the one that comes after it.
-func TestWhatComesAfterADyingObjectHasAllItsFields(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(ignoring(scaledText))
-	r.apply(ms, Updating)
-	uid := r.get(ms[0].ID).GetUID()
-	r.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
+func TestSuccessorOfADyingObjectHasAllFields(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(ignoring(scaledText))
+	env.apply(ms, Updating)
+	uid := env.get(ms[0].ID).GetUID()
+	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
 	background := metav1.DeletePropagationBackground
-	must(t, r.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: &background}))
-	r.wait = patience
-	r.blind()
-	next := r.manifests(strings.Replace(ignoring(scaledText), "web:1", "web:2", 1))
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: &background}))
+	env.wait = patience
+	env.restartUnwatched()
+	next := env.manifests(strings.Replace(ignoring(scaledText), "web:1", "web:2", 1))
 	done := make(chan error, 1)
-	go func() { _, err := r.engine.Apply(t.Context(), &next[0], Updating); done <- err }()
-	r.await("the apply to see that the object dies", func() bool { return count(r.requests.peek(), "GET") > 4 })
-	r.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
+	go func() { _, err := env.engine.Apply(t.Context(), &next[0], Updating); done <- err }()
+	env.await("the apply to see that the object dies", func() bool { return count(env.requests.peek(), "GET") > 4 })
+	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
 	must(t, <-done)
-	if r.get(ms[0].ID).GetUID() == uid {
+	if env.get(ms[0].ID).GetUID() == uid {
 		t.Fatal("the object is the old one")
 	}
-	r.wantReplicas(ms[0].ID, 3, "of the object that came after the dying one")
+	env.wantReplicas(ms[0].ID, 3, "of the object that came after the dying one")
 }
 
-func TestAnObjectThatGoesWhileItIsAppliedIsMadeWithAllItsFields(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(ignoring(scaledText))
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.engine.set.sub.Close() // Nobody repairs it in between.
-	view := r.cache.Get(ms[0].ID)
-	must(t, r.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{}))
-	where, err := r.engine.applier.locate(t.Context(), &ms[0])
+func TestObjectDeletedDuringItsApplyIsRecreatedWithAllFields(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(ignoring(scaledText))
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.engine.set.sub.Close() // Nobody repairs it in between.
+	view := env.cache.Get(ms[0].ID)
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	where, err := env.engine.applier.locate(t.Context(), &ms[0])
 	must(t, err)
-	it := r.engine.set.item(ms[0].ID)
+	it := env.engine.set.item(ms[0].ID)
 	it.busy.Lock()
-	ch, err := r.engine.applier.write(t.Context(), &request{it: it, m: &ms[0], target: where, decision: decision{step: stepVerify, verdict: Unclear}}, view)
+	ch, err := env.engine.applier.write(t.Context(), &request{it: it, m: &ms[0], target: where, decision: decision{step: stepVerify, verdict: Unclear}}, view)
 	it.busy.Unlock()
 	must(t, err)
 	if ch.UID == string(view.Object.UID) || ch.Adopted {
 		t.Errorf("%+v, want a new object that the set made", ch)
 	}
-	r.wantReplicas(ms[0].ID, 3, "of the object that was made anew")
+	env.wantReplicas(ms[0].ID, 3, "of the object that was made anew")
 }

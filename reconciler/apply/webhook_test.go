@@ -44,8 +44,8 @@ func byFieldManager(req *admissionv1.AdmissionRequest) string {
 
 // What a webhook makes of others' writes is in no entry of managedFields:
 // admission runs after the fields were tracked.
-func TestWebhookThatChangesOurFieldsOnOthersWritesIsRepaired(t *testing.T) {
-	r := newRig(t)
+func TestFieldsChangedByAWebhookOnOtherWritesAreRepaired(t *testing.T) {
+	env := newEnv(t)
 	url, ca := reviewer(t, func(req *admissionv1.AdmissionRequest, o map[string]any) string {
 		switch {
 		case byFieldManager(req) != "someone":
@@ -56,26 +56,26 @@ func TestWebhookThatChangesOurFieldsOnOthersWritesIsRepaired(t *testing.T) {
 			return `[{"op":"replace","path":"/data/a","value":"evil"}]`
 		}
 	})
-	r.webhook("MutatingWebhookConfiguration", url, ca, forDeploymentsToo)
-	ms := r.manifests(webSet)[:3]
-	r.apply(ms, Updating)
-	r.seen(ms)
+	env.webhook("MutatingWebhookConfiguration", url, ca, forDeploymentsToo)
+	ms := env.manifests(webSet)[:3]
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
 	acted := func(i int) bool {
-		o := r.patch(ms[i].ID, "someone", fmt.Sprintf(`{"metadata":{"labels":{"theirs":"%d"}}}`, time.Now().UnixNano()))
+		o := env.patch(ms[i].ID, "someone", fmt.Sprintf(`{"metadata":{"labels":{"theirs":"%d"}}}`, time.Now().UnixNano()))
 		a, _, _ := unstructured.NestedString(o.Object, "data", "a")
 		return a == "evil" || strings.Contains(fmt.Sprint(o.Object["spec"]), "evil")
 	}
 	for _, i := range []int{0, 2} {
-		r.await("the webhook to act", func() bool { return acted(i) })
+		env.await("the webhook to act", func() bool { return acted(i) })
 	}
-	r.await("the repairs", func() bool {
-		a, _, _ := unstructured.NestedString(r.get(ms[0].ID).Object, "data", "a")
-		return a == "1" && !strings.Contains(fmt.Sprint(r.get(ms[2].ID).Object["spec"]), "evil")
+	env.await("the repairs", func() bool {
+		a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a")
+		return a == "1" && !strings.Contains(fmt.Sprint(env.get(ms[2].ID).Object["spec"]), "evil")
 	})
 }
 
-func TestWebhookThatStampsEachWriteCausesNoLoop(t *testing.T) {
-	r := newRig(t)
+func TestWebhookThatStampsEveryWriteCausesNoLoop(t *testing.T) {
+	env := newEnv(t)
 	var stamps atomic.Int64
 	url, ca := mutator(t, func(o map[string]any) string {
 		metadata, _ := o["metadata"].(map[string]any)
@@ -84,31 +84,31 @@ func TestWebhookThatStampsEachWriteCausesNoLoop(t *testing.T) {
 		}
 		return fmt.Sprintf(`[{"op":"add","path":"/metadata/annotations/stamp","value":"%d"},{"op":"add","path":"/metadata/annotations/stamped-too","value":"%d"}]`, stamps.Add(1), stamps.Load())
 	})
-	r.webhook("MutatingWebhookConfiguration", url, ca, forDeploymentsToo)
-	r.await("the webhook", func() bool {
-		cm, err := r.kube.CoreV1().ConfigMaps(r.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{"a": "b"}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	env.webhook("MutatingWebhookConfiguration", url, ca, forDeploymentsToo)
+	env.await("the webhook", func() bool {
+		cm, err := env.kube.CoreV1().ConfigMaps(env.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{"a": "b"}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil && cm.Annotations["stamp"] != ""
 	})
-	ms := r.manifests(strings.ReplaceAll(webSet, "labels: {app: web}}\n", "labels: {app: web}, annotations: {stamp: ours}}\n"))[:3]
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.quiet(300 * time.Millisecond)
-	for _, ch := range r.apply(ms, Reconciling) {
+	ms := env.manifests(strings.ReplaceAll(webSet, "labels: {app: web}}\n", "labels: {app: web}, annotations: {stamp: ours}}\n"))[:3]
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.wantNoRequests(300 * time.Millisecond)
+	for _, ch := range env.apply(ms, Reconciling) {
 		if ch.Action != Unchanged {
 			t.Errorf("%s: %s, want what the webhook made of our apply to be level", ch.ID, ch.Action)
 		}
 	}
 	// A foreign write is stamped too; what that costs is bounded.
-	r.requests.take()
+	env.requests.take()
 	for _, i := range []int{0, 2} {
-		r.shows(r.patch(ms[i].ID, "someone", `{"metadata":{"labels":{"theirs":"x"}}}`), ms[i].ID)
+		env.awaitVersion(env.patch(ms[i].ID, "someone", `{"metadata":{"labels":{"theirs":"x"}}}`), ms[i].ID)
 	}
-	r.await("both to be level", func() bool { return r.level(ms[0].ID) && r.level(ms[2].ID) })
+	env.await("both to be level", func() bool { return env.inSync(ms[0].ID) && env.inSync(ms[2].ID) })
 	elapse(t, 300*time.Millisecond)
-	if got := r.requests.take(); len(got) > 4 {
+	if got := env.requests.take(); len(got) > 4 {
 		t.Errorf("%d requests after two foreign writes: %q", len(got), got)
 	}
-	r.quiet(500 * time.Millisecond)
+	env.wantNoRequests(500 * time.Millisecond)
 }
 
 // converter is a conversion webhook that can be down.
@@ -149,37 +149,37 @@ func newConverter(t *testing.T) *converter {
 	return c
 }
 
-func TestKindWhoseConversionIsDownHoldsUpNobodyAndComesBack(t *testing.T) {
-	r := newRig(t)
+func TestUnavailableConversionBlocksOnlyItsKind(t *testing.T) {
+	env := newEnv(t)
 	c := newConverter(t)
-	text := strings.Replace(r.twoVersions(), "  scope: Namespaced\n", `  scope: Namespaced
+	text := strings.Replace(env.twoVersions(), "  scope: Namespaced\n", `  scope: Namespaced
   conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: "`+c.url+`", caBundle: `+c.ca+`}}}
 `, 1)
-	ms := r.manifests(text + "---" + webSet)
-	r.apply(ms, Updating)
-	r.seen(ms)
+	ms := env.manifests(text + "---" + webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
 	widget := ms[1]
-	r.restart() // A kind that wasn't there when its watch began is watched as it's stored.
-	r.await("the watch", func() bool { return r.cache.Get(widget.ID).State == live.Present })
+	env.restart() // A kind that wasn't there when its watch began is watched as it's stored.
+	env.await("the watch", func() bool { return env.cache.Get(widget.ID).State == live.Present })
 	c.down.Store(true)
 	// In the stored version it needs no conversion; the server's cache of the
 	// other one can't take it, and answers no list any more.
-	_, err := r.resource(widget.ID).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+	_, err := env.resource(widget.ID).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": widget.GVK.Group + "/v1", "kind": "Widget", "metadata": map[string]any{"name": "two"},
 	}}, metav1.CreateOptions{})
 	must(t, err)
-	r.restart()
+	env.restart()
 	// The others are kept, and applied, as if nothing was.
-	r.patch(ms[2].ID, "kubectl-edit", `{"data":{"a":"hacked"}}`)
-	r.await("another kind's repair", func() bool {
-		a, _, _ := unstructured.NestedString(r.get(ms[2].ID).Object, "data", "a")
+	env.patch(ms[2].ID, "kubectl-edit", `{"data":{"a":"hacked"}}`)
+	env.await("another kind's repair", func() bool {
+		a, _, _ := unstructured.NestedString(env.get(ms[2].ID).Object, "data", "a")
 		return a == "1"
 	})
 	began := time.Now()
-	next := r.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))
-	must(t, r.engine.Begin(t.Context(), append(ms[:2:2], next...), nil))
+	next := env.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))
+	must(t, env.engine.Begin(t.Context(), append(ms[:2:2], next...), nil))
 	for i := range next {
-		if _, err := r.engine.Apply(t.Context(), &next[i], Updating); err != nil {
+		if _, err := env.engine.Apply(t.Context(), &next[i], Updating); err != nil {
 			t.Errorf("%s: %v", next[i].ID, err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestKindWhoseConversionIsDownHoldsUpNobodyAndComesBack(t *testing.T) {
 	}
 	refused := func() time.Duration {
 		began := time.Now()
-		_, err := r.engine.Apply(t.Context(), &widget, Updating)
+		_, err := env.engine.Apply(t.Context(), &widget, Updating)
 		var refused *Error
 		if !errors.As(err, &refused) || refused.Reason() != ReasonWebhookFailed || !refused.Retriable() {
 			t.Errorf("err = %v, want a retriable %s", err, ReasonWebhookFailed)
@@ -196,17 +196,17 @@ func TestKindWhoseConversionIsDownHoldsUpNobodyAndComesBack(t *testing.T) {
 		return time.Since(began)
 	}
 	refused() // It waits for the watch.
-	if got := r.cache.Unwatchable(); len(got) != 1 || got[0].Kind != widget.ID.GroupKind() {
+	if got := env.cache.Unwatchable(); len(got) != 1 || got[0].Kind != widget.ID.GroupKind() {
 		t.Errorf("unwatchable: %v, want the Widgets alone", got)
 	}
 	if took := refused(); took > 5*time.Second {
 		t.Errorf("the next apply of the kind waited for its watch again: %s", took)
 	}
 	c.down.Store(false)
-	r.await("the kind to be watched again", func() bool { return r.cache.Get(widget.ID).State == live.Present })
-	r.patch(widget.ID, "kubectl-edit", `{"spec":{"size":9}}`)
-	r.await("the Widget's repair", func() bool {
-		n, _, _ := unstructured.NestedInt64(r.get(widget.ID).Object, "spec", "size")
+	env.await("the kind to be watched again", func() bool { return env.cache.Get(widget.ID).State == live.Present })
+	env.patch(widget.ID, "kubectl-edit", `{"spec":{"size":9}}`)
+	env.await("the Widget's repair", func() bool {
+		n, _, _ := unstructured.NestedInt64(env.get(widget.ID).Object, "spec", "size")
 		return n == 1
 	})
 }

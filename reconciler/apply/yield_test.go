@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-func TestAPersonsScaleIsRepaired(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(scaledText)
-	r.apply(ms, Updating)
-	r.seen(ms)
-	r.scale(ms[0].ID, "kubectl", "7")
-	r.await("the repair", func() bool { return r.replicas(ms[0].ID) == 3 })
-	if y := r.engine.Yielded(); len(y) != 0 {
+func TestScaleByAUserIsRepaired(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(scaledText)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.scale(ms[0].ID, "kubectl", "7")
+	env.await("the repair", func() bool { return env.replicas(ms[0].ID) == 3 })
+	if y := env.engine.Yielded(); len(y) != 0 {
 		t.Errorf("yielded %v to a person", y)
 	}
-	r.scale(ms[0].ID, "keda-operator", "8")
-	r.await("a yield", func() bool { return len(r.engine.Yielded()[ms[0].ID]) == 1 })
-	r.await("level", func() bool { return r.level(ms[0].ID) })
-	r.wantReplicas(ms[0].ID, 8, "after an autoscaler's turn")
+	env.scale(ms[0].ID, "keda-operator", "8")
+	env.await("a yield", func() bool { return len(env.engine.Yielded()[ms[0].ID]) == 1 })
+	env.await("level", func() bool { return env.inSync(ms[0].ID) })
+	env.wantReplicas(ms[0].ID, 8, "after an autoscaler's turn")
 }

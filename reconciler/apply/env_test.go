@@ -96,7 +96,7 @@ func (l *lines) with(parts ...string) (out []string) {
 }
 
 // rig is one set on the shared control plane, in a namespace of its own.
-type rig struct {
+type testEnv struct {
 	t       *testing.T
 	cluster *controlplane.Cluster
 	watcher string // the user who watches; "" is the administrator
@@ -121,12 +121,12 @@ type rig struct {
 	notices  []Notice
 }
 
-func newRig(t *testing.T) *rig {
+func newEnv(t *testing.T) *testEnv {
 	t.Helper()
-	return newRigOn(t, controlplane.Shared(t))
+	return newEnvOn(t, controlplane.Shared(t))
 }
 
-func newRigOn(t *testing.T, cluster *controlplane.Cluster) *rig {
+func newEnvOn(t *testing.T, cluster *controlplane.Cluster) *testEnv {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(cluster.Config)
 	must(t, err)
@@ -134,19 +134,19 @@ func newRigOn(t *testing.T, cluster *controlplane.Cluster) *rig {
 	must(t, err)
 	name := regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(t.Name()), "-")
 	name = fmt.Sprintf("%.40s%d", name, time.Now().UnixNano()%1e6)
-	r := &rig{
+	env := &testEnv{
 		t: t, cluster: cluster, ns: name, owner: "clusterrelease/" + name, kube: kube, dynamic: dyn,
 		shared: NewShared(DefaultConcurrency), applied: map[payload.ObjectID]payload.Manifest{},
 	}
-	for _, ns := range []string{ownNamespace, r.ns} {
+	for _, ns := range []string{ownNamespace, env.ns} {
 		_, err := kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
 		if !apierrors.IsAlreadyExists(err) {
 			must(t, err)
 		}
 	}
-	r.start()
-	t.Cleanup(func() { r.kill() })
-	return r
+	env.start()
+	t.Cleanup(func() { env.crash() })
+	return env
 }
 
 func counted(cfg *rest.Config, c *counter) *rest.Config {
@@ -159,82 +159,82 @@ func counted(cfg *rest.Config, c *counter) *rest.Config {
 }
 
 // start makes a cache and an engine, as a fresh process would.
-func (r *rig) start() {
-	r.t.Helper()
-	cfg := r.cluster.Config
-	r.requests, r.watches = &counter{}, &counter{}
+func (env *testEnv) start() {
+	env.t.Helper()
+	cfg := env.cluster.Config
+	env.requests, env.watches = &counter{}, &counter{}
 	watch := rest.CopyConfig(cfg)
-	watch.Impersonate.UserName = r.watcher
-	cache, err := live.New(live.Config{REST: counted(watch, r.watches), Now: time.Now, Log: r.log.logger()})
-	must(r.t, err)
-	r.cache = cache
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context())) // Cleanup ends it.
-	r.stop, r.done = cancel, make(chan struct{})
+	watch.Impersonate.UserName = env.watcher
+	cache, err := live.New(live.Config{REST: counted(watch, env.watches), Now: time.Now, Log: env.log.logger()})
+	must(env.t, err)
+	env.cache = cache
+	ctx, cancel := context.WithCancel(context.WithoutCancel(env.t.Context())) // Cleanup ends it.
+	env.stop, env.done = cancel, make(chan struct{})
 	var group sync.WaitGroup
 	group.Go(func() { _ = cache.Start(ctx) })
-	r.engine, err = New(Config{
-		Owner: r.owner, REST: counted(cfg, r.requests), Live: cache,
-		Inventory: r.kube.CoreV1().ConfigMaps(ownNamespace), Shared: r.shared, Metrics: NewMetrics(), Now: time.Now, DeletionWait: r.wait,
+	env.engine, err = New(Config{
+		Owner: env.owner, REST: counted(cfg, env.requests), Live: cache,
+		Inventory: env.kube.CoreV1().ConfigMaps(ownNamespace), Shared: env.shared, Metrics: NewMetrics(), Now: time.Now, DeletionWait: env.wait,
 		Notice: func(n Notice) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.notices = append(r.notices, n)
+			env.mu.Lock()
+			defer env.mu.Unlock()
+			env.notices = append(env.notices, n)
 		},
-		Log: r.log.logger(),
+		Log: env.log.logger(),
 	})
-	must(r.t, err)
-	if problems, err := r.engine.Load(r.t.Context()); err != nil || len(problems) > 0 {
-		r.t.Fatalf("Load: %v %v", problems, err)
+	must(env.t, err)
+	if problems, err := env.engine.Load(env.t.Context()); err != nil || len(problems) > 0 {
+		env.t.Fatalf("Load: %v %v", problems, err)
 	}
 	group.Go(func() {
-		_ = r.engine.Watch(ctx, func(id payload.ObjectID) {
-			group.Go(func() { r.repair(ctx, id) })
+		_ = env.engine.Watch(ctx, func(id payload.ObjectID) {
+			group.Go(func() { env.repair(ctx, id) })
 		})
 	})
-	go func() { group.Wait(); close(r.done) }()
+	go func() { group.Wait(); close(env.done) }()
 }
 
 // kill ends the process without a goodbye.
-func (r *rig) kill() {
-	r.stop()
-	<-r.done
-	r.engine.Close()
+func (env *testEnv) crash() {
+	env.stop()
+	<-env.done
+	env.engine.Close()
 }
 
-func (r *rig) restart() {
-	r.kill()
-	r.start()
+func (env *testEnv) restart() {
+	env.crash()
+	env.start()
 }
 
 // patientFor starts the process again with another patience for deletions.
-func (r *rig) patientFor(d time.Duration) {
-	r.wait = d
-	r.restart()
+func (env *testEnv) restartWithWait(d time.Duration) {
+	env.wait = d
+	env.restart()
 }
 
 // repair is what a worker does on drift.
-func (r *rig) repair(ctx context.Context, id payload.ObjectID) {
-	r.mu.Lock()
-	m, ok := r.applied[id]
-	r.mu.Unlock()
+func (env *testEnv) repair(ctx context.Context, id payload.ObjectID) {
+	env.mu.Lock()
+	m, ok := env.applied[id]
+	env.mu.Unlock()
 	if !ok {
 		return
 	}
-	ch, err := r.engine.Apply(ctx, &m, Reconciling)
+	ch, err := env.engine.Apply(ctx, &m, Reconciling)
 	if err != nil {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.repaired = append(r.repaired, ch)
+	env.mu.Lock()
+	defer env.mu.Unlock()
+	env.repaired = append(env.repaired, ch)
 }
 
 // told counts the notices of an object.
-func (r *rig) told(id payload.ObjectID, what Event, detail string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (env *testEnv) noticesOf(id payload.ObjectID, what Event, detail string) int {
+	env.mu.Lock()
+	defer env.mu.Unlock()
 	n := 0
-	for _, have := range r.notices {
+	for _, have := range env.notices {
 		if have.ID == id && have.What == what && strings.Contains(have.Detail, detail) {
 			n++
 		}
@@ -242,11 +242,11 @@ func (r *rig) told(id payload.ObjectID, what Event, detail string) int {
 	return n
 }
 
-func (r *rig) repairs() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (env *testEnv) repairs() int {
+	env.mu.Lock()
+	defer env.mu.Unlock()
 	n := 0
-	for _, ch := range r.repaired {
+	for _, ch := range env.repaired {
 		if ch.Action == Repaired || ch.Action == Created || ch.Action == Updated {
 			n++
 		}
@@ -255,9 +255,9 @@ func (r *rig) repairs() int {
 }
 
 // manifests decodes YAML; NS stands for the rig's namespace.
-func (r *rig) manifests(text string) []payload.Manifest {
-	r.t.Helper()
-	reader := utilyaml.NewYAMLReader(bufioReader(regexp.MustCompile(`\bNS\b`).ReplaceAllString(text, r.ns)))
+func (env *testEnv) manifests(text string) []payload.Manifest {
+	env.t.Helper()
+	reader := utilyaml.NewYAMLReader(bufioReader(regexp.MustCompile(`\bNS\b`).ReplaceAllString(text, env.ns)))
 	var out []payload.Manifest
 	for {
 		doc, err := reader.Read()
@@ -268,70 +268,70 @@ func (r *rig) manifests(text string) []payload.Manifest {
 			continue
 		}
 		obj := map[string]any{}
-		must(r.t, yaml.Unmarshal(doc, &obj))
+		must(env.t, yaml.Unmarshal(doc, &obj))
 		m, err := payload.NewManifest(&unstructured.Unstructured{Object: integers(obj).(map[string]any)})
-		must(r.t, err)
+		must(env.t, err)
 		m.RunLevel = len(out) // Each a level of its own, so that order shows.
 		out = append(out, m)
 	}
 }
 
 // apply brings a set of manifests as a worker does, one after the other.
-func (r *rig) apply(ms []payload.Manifest, mode Mode) []Change {
-	r.t.Helper()
-	must(r.t, r.engine.Begin(r.t.Context(), ms, nil))
+func (env *testEnv) apply(ms []payload.Manifest, mode Mode) []Change {
+	env.t.Helper()
+	must(env.t, env.engine.Begin(env.t.Context(), ms, nil))
 	out := make([]Change, 0, len(ms))
 	for i := range ms {
-		ch, err := r.engine.Apply(r.t.Context(), &ms[i], mode)
-		must(r.t, err)
+		ch, err := env.engine.Apply(env.t.Context(), &ms[i], mode)
+		must(env.t, err)
 		out = append(out, ch)
-		r.mu.Lock()
-		r.applied[ms[i].ID] = ms[i]
-		r.mu.Unlock()
+		env.mu.Lock()
+		env.applied[ms[i].ID] = ms[i]
+		env.mu.Unlock()
 	}
-	must(r.t, r.engine.Flush(r.t.Context()))
+	must(env.t, env.engine.Flush(env.t.Context()))
 	return out
 }
 
 // seen waits until the cache shows the applied objects, so that what follows
 // is no race with our own events.
-func (r *rig) seen(ms []payload.Manifest) {
-	r.t.Helper()
+func (env *testEnv) awaitEvents(ms []payload.Manifest) {
+	env.t.Helper()
 	for i := range ms {
-		it := r.engine.set.item(ms[i].ID)
-		r.engine.set.mu.RLock()
+		it := env.engine.set.item(ms[i].ID)
+		env.engine.set.mu.RLock()
 		rv := it.entry.ResourceVersion
-		r.engine.set.mu.RUnlock()
-		r.await("event of "+ms[i].ID.String(), func() bool {
-			v := r.cache.Get(ms[i].ID)
+		env.engine.set.mu.RUnlock()
+		env.await("event of "+ms[i].ID.String(), func() bool {
+			v := env.cache.Get(ms[i].ID)
 			return v.State == live.Present && !older(v.Object.ResourceVersion, rv)
 		})
 	}
 }
 
-func (r *rig) await(what string, done func() bool) {
-	r.t.Helper()
+func (env *testEnv) await(what string, done func() bool) {
+	env.t.Helper()
 	deadline := time.Now().Add(patience)
 	for !done() {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("timed out waiting for: %s", what)
+			env.t.Fatalf("timed out waiting for: %s", what)
 		}
-		elapse(r.t, 5*time.Millisecond)
+		elapse(env.t, 5*time.Millisecond)
 	}
 }
 
 // quiet asserts that nothing is requested for a while.
-func (r *rig) quiet(d time.Duration) {
-	r.t.Helper()
-	r.requests.take()
-	elapse(r.t, d)
-	if got := r.requests.take(); len(got) > 0 {
-		r.t.Errorf("requests though nothing changed: %q", got)
+func (env *testEnv) wantNoRequests(d time.Duration) {
+	env.t.Helper()
+	env.requests.take()
+	elapse(env.t, d)
+	if got := env.requests.take(); len(got) > 0 {
+		env.t.Errorf("requests though nothing changed: %q", got)
 	}
 }
 
-func (r *rig) resource(id payload.ObjectID) dynamic.ResourceInterface {
-	r.t.Helper()
+func (env *testEnv) resource(id payload.ObjectID) dynamic.ResourceInterface {
+	env.t.Helper()
 	plural := strings.ToLower(id.Kind) + "s"
 	switch id.Kind {
 	case "NetworkPolicy":
@@ -340,27 +340,27 @@ func (r *rig) resource(id payload.ObjectID) dynamic.ResourceInterface {
 	version := "v1"
 	gvr := schema.GroupVersionResource{Group: id.Group, Version: version, Resource: plural}
 	if id.Namespace == "" {
-		return r.dynamic.Resource(gvr)
+		return env.dynamic.Resource(gvr)
 	}
-	return r.dynamic.Resource(gvr).Namespace(id.Namespace)
+	return env.dynamic.Resource(gvr).Namespace(id.Namespace)
 }
 
 // id names an object in the rig's namespace.
-func (r *rig) id(kind, name string) payload.ObjectID {
-	return payload.ObjectID{Kind: kind, Namespace: r.ns, Name: name}
+func (env *testEnv) id(kind, name string) payload.ObjectID {
+	return payload.ObjectID{Kind: kind, Namespace: env.ns, Name: name}
 }
 
-func (r *rig) get(id payload.ObjectID) *unstructured.Unstructured {
-	r.t.Helper()
-	o, err := r.resource(id).Get(r.t.Context(), id.Name, metav1.GetOptions{})
-	must(r.t, err)
+func (env *testEnv) get(id payload.ObjectID) *unstructured.Unstructured {
+	env.t.Helper()
+	o, err := env.resource(id).Get(env.t.Context(), id.Name, metav1.GetOptions{})
+	must(env.t, err)
 	return o
 }
 
-func (r *rig) patch(id payload.ObjectID, manager, body string, sub ...string) *unstructured.Unstructured {
-	r.t.Helper()
-	o, err := r.resource(id).Patch(r.t.Context(), id.Name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager}, sub...)
-	must(r.t, err)
+func (env *testEnv) patch(id payload.ObjectID, manager, body string, sub ...string) *unstructured.Unstructured {
+	env.t.Helper()
+	o, err := env.resource(id).Patch(env.t.Context(), id.Name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager}, sub...)
+	must(env.t, err)
 	return o
 }
 

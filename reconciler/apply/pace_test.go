@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-func TestWhatWasUnclearStaysSoUntilItIsVerified(t *testing.T) {
+func TestUnclearObjectStaysUnclearUntilItIsVerified(t *testing.T) {
 	service := schema.GroupKind{Kind: "Service"}
 	var p pace
 	look := func(view live.View) Verdict { return p.remember(Compare(recorded(), service, testManager, view)) }
@@ -38,18 +38,18 @@ func TestWhatWasUnclearStaysSoUntilItIsVerified(t *testing.T) {
 	}
 }
 
-func TestADueVerificationOutlivesAStatusWrite(t *testing.T) {
-	r := newRig(t)
-	ms := r.manifests(`
+func TestStatusWriteDoesNotCancelADueVerification(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(`
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: NS}
 spec: {selector: {app: web}, ports: [{name: a, port: 80}, {name: b, port: 81}]}
 `)
-	r.apply(ms, Updating)
-	r.seen(ms)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
 	order := func() string {
-		ports, _, _ := unstructured.NestedSlice(r.get(ms[0].ID).Object, "spec", "ports")
+		ports, _, _ := unstructured.NestedSlice(env.get(ms[0].ID).Object, "spec", "ports")
 		first, _ := ports[0].(map[string]any)
 		name, _ := first["name"].(string)
 		return name
@@ -57,19 +57,19 @@ spec: {selector: {app: web}, ports: [{name: a, port: 80}, {name: b, port: 81}]}
 	// The order of a keyed list is in no entry, and a Service counts no
 	// generations.
 	reorder := func() {
-		_, err := r.resource(ms[0].ID).Patch(t.Context(), "web", types.JSONPatchType,
+		_, err := env.resource(ms[0].ID).Patch(t.Context(), "web", types.JSONPatchType,
 			[]byte(`[{"op":"replace","path":"/spec/ports","value":[{"name":"b","port":81,"protocol":"TCP","targetPort":81},{"name":"a","port":80,"protocol":"TCP","targetPort":80}]}]`),
 			metav1.PatchOptions{FieldManager: "someone"})
 		must(t, err)
 	}
 	reorder()
-	r.await("the first repair", func() bool { return order() == "a" })
-	r.seen(ms)
+	env.await("the first repair", func() bool { return order() == "a" })
+	env.awaitEvents(ms)
 	reorder() // Within the pace of verifications: it is put off.
-	r.shows(r.get(ms[0].ID), ms[0].ID)
-	r.await("the verification to be put off", func() bool { return r.due(ms[0].ID) })
-	r.patch(ms[0].ID, "cloud-controller-manager", `{"status":{"conditions":[{"type":"X","status":"True","lastTransitionTime":"2026-11-30T00:00:00Z","reason":"X","message":""}]}}`, "status")
+	env.awaitVersion(env.get(ms[0].ID), ms[0].ID)
+	env.await("the verification to be put off", func() bool { return env.isDue(ms[0].ID) })
+	env.patch(ms[0].ID, "cloud-controller-manager", `{"status":{"conditions":[{"type":"X","status":"True","lastTransitionTime":"2026-11-30T00:00:00Z","reason":"X","message":""}]}}`, "status")
 	began := time.Now()
-	r.await("the second repair", func() bool { return order() == "a" })
+	env.await("the second repair", func() bool { return order() == "a" })
 	t.Logf("repaired after %s", time.Since(began).Round(time.Millisecond))
 }

@@ -25,7 +25,7 @@ func object(t *testing.T, apiVersion, kind, name string, annotations map[string]
 	return m
 }
 
-func TestPrunableIsWhatAPruneWouldDelete(t *testing.T) {
+func TestPrunableReturnsTheObjectsThatAPruneDeletes(t *testing.T) {
 	role := func(name string) payload.ObjectID {
 		return payload.ObjectID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name}
 	}
@@ -50,7 +50,7 @@ func TestPrunableIsWhatAPruneWouldDelete(t *testing.T) {
 	}
 }
 
-func TestOthersNamesTheSetsThatHaveTheObjects(t *testing.T) {
+func TestOthersReturnsTheSetsThatOwnTheObjects(t *testing.T) {
 	shared := NewShared(1)
 	e := &Engine{set: &set{owner: "clusterrelease/site", shared: shared}}
 	adopt := map[string]string{payload.AnnotationAdoptFrom: "clusterrelease/platform"}
@@ -68,7 +68,7 @@ func TestOthersNamesTheSetsThatHaveTheObjects(t *testing.T) {
 	}
 }
 
-func TestADryRunForeseesTheKindsOfAnAPIServiceThatComesAlong(t *testing.T) {
+func TestDryRunToleratesMissingKindsOfAProvidedAPIService(t *testing.T) {
 	service := object(t, "apiregistration.k8s.io/v1", "APIService", "v1.example.com", nil)
 	service.Object.Object["spec"] = map[string]any{"group": "example.com", "version": "v1"}
 	coming := providedBy([]payload.Manifest{service})

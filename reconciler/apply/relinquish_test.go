@@ -1,0 +1,260 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
+)
+
+// scaledText is a Deployment with three replicas.
+const scaledText = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: NS}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: web, image: "example.com/web:1"}]}
+`
+
+// ignoring is text whose Deployment leaves its replicas to others.
+func ignoring(text string) string {
+	return strings.Replace(text, "{name: web, namespace: NS}", "{name: web, namespace: NS, annotations: {lockstep.dev/ignore-fields: /spec/replicas}}", 1)
+}
+
+func (env *testEnv) replicas(id payload.ObjectID) int64 {
+	env.t.Helper()
+	n, _, _ := unstructured.NestedInt64(env.get(id).Object, "spec", "replicas")
+	return n
+}
+
+// scale sets the replicas through the subresource.
+func (env *testEnv) scale(id payload.ObjectID, manager, n string) {
+	env.t.Helper()
+	env.patch(id, manager, `{"spec":{"replicas":`+n+`}}`, "scale")
+}
+
+func (env *testEnv) wantReplicas(id payload.ObjectID, want int64, when string) {
+	env.t.Helper()
+	if n := env.replicas(id); n != want {
+		env.t.Errorf("replicas are %d %s, want %d", n, when, want)
+	}
+}
+
+func TestNewlyIgnoredFieldsKeepTheirValues(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(scaledText)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.apply(env.manifests(ignoring(scaledText)), Updating)
+	env.wantReplicas(ms[0].ID, 3, "after a release that ignores them")
+	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "web:1", "web:2", 1))), Updating)
+	env.wantReplicas(ms[0].ID, 3, "after the next one")
+	env.patch(ms[0].ID, "someone", `{"spec":{"replicas":5}}`)
+	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "web:1", "web:3", 1))), Updating)
+	env.wantReplicas(ms[0].ID, 5, "though they are ignored")
+}
+
+func TestNewlyIgnoredFieldsThatLeaveTheManifestKeepTheirValues(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(scaledText)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "  replicas: 3\n", "", 1))), Updating)
+	env.wantReplicas(ms[0].ID, 3, "after a release that ignores them and doesn't name them")
+}
+
+func TestIgnoredFieldsOfAnAdoptedObjectKeepTheirValues(t *testing.T) {
+	for name, text := range map[string]string{
+		"ignored":     ignoring(scaledText),
+		"not named":   strings.Replace(scaledText, "  replicas: 3\n", "", 1),
+		"both":        ignoring(strings.Replace(scaledText, "  replicas: 3\n", "", 1)),
+		"other value": ignoring(strings.Replace(scaledText, "replicas: 3", "replicas: 8", 1)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := newEnv(t)
+			found := env.manifests(scaledText)
+			var deployment appsv1.Deployment
+			must(t, runtime.DefaultUnstructuredConverter.FromUnstructured(found[0].Object.Object, &deployment))
+			_, err := env.kube.AppsV1().Deployments(env.ns).Create(t.Context(), &deployment, metav1.CreateOptions{FieldManager: "kubectl-client-side-apply"})
+			must(t, err)
+			env.apply(env.manifests(text), Updating)
+			env.wantReplicas(found[0].ID, 3, "after the adoption")
+			env.apply(env.manifests(strings.Replace(text, "web:1", "web:2", 1)), Updating)
+			env.wantReplicas(found[0].ID, 3, "after the next release")
+		})
+	}
+}
+
+func TestUserEditOfAnIgnoredFieldSurvivesTheNextRelease(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(ignoring(scaledText))
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.awaitVersion(env.patch(ms[0].ID, "kubectl-edit", `{"spec":{"replicas":7}}`), ms[0].ID)
+	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "web:1", "web:2", 1))), Updating)
+	env.wantReplicas(ms[0].ID, 7, "after a release that took the editor's other fields over")
+}
+
+func TestIgnoredFieldsKeepTheirValuesAfterACrashBeforeTheyAreRelinquished(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(ignoring(scaledText))
+	must(t, env.engine.Begin(t.Context(), ms, nil))
+	// All that a process did which ended after its create.
+	body, err := ms[0].Object.MarshalJSON()
+	must(t, err)
+	force := true
+	_, err = env.resource(ms[0].ID).Patch(t.Context(), "web", types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: env.engine.Manager(), Force: &force})
+	must(t, err)
+	env.restart()
+	env.apply(ms, Updating)
+	env.wantReplicas(ms[0].ID, 3, "after the crash")
+	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "web:1", "web:2", 1))), Updating)
+	env.wantReplicas(ms[0].ID, 3, "after the next release")
+}
+
+func TestReplicasThatLeaveTheManifestKeepTheirValue(t *testing.T) {
+	for name, text := range map[string]string{
+		"Deployment":  scaledText,
+		"StatefulSet": strings.Replace(strings.Replace(scaledText, "kind: Deployment", "kind: StatefulSet", 1), "  replicas: 3\n", "  replicas: 3\n  serviceName: web\n", 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := newEnv(t)
+			ms := env.manifests(text)
+			env.apply(ms, Updating)
+			env.awaitEvents(ms)
+			bare := strings.Replace(text, "  replicas: 3\n", "", 1)
+			env.requests.take()
+			env.apply(env.manifests(bare), Updating)
+			env.wantReplicas(ms[0].ID, 3, "after a release that doesn't name them")
+			env.requests.take()
+			next := env.manifests(strings.Replace(bare, "web:1", "web:2", 1))
+			env.apply(next, Updating)
+			env.wantReplicas(ms[0].ID, 3, "after the next one")
+			if got := env.requests.take(); len(got) != 1 {
+				t.Errorf("requests: %q, want one patch once the field is others'", got)
+			}
+			env.patch(ms[0].ID, "someone", `{"spec":{"replicas":6}}`)
+			env.apply(env.manifests(strings.Replace(bare, "web:1", "web:3", 1)), Updating)
+			env.wantReplicas(ms[0].ID, 6, "after somebody scaled what nobody declares")
+			env.apply(ms, Updating)
+			env.wantReplicas(ms[0].ID, 3, "when a release names them again")
+		})
+	}
+}
+
+func TestYieldsOutlastAWatchOutage(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(scaledText)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.scale(ms[0].ID, "horizontal-pod-autoscaler", "5")
+	env.await("a yield", func() bool { return len(env.engine.Yielded()[ms[0].ID]) == 1 })
+	env.await("level", func() bool { return env.inSync(ms[0].ID) })
+	must(t, env.engine.Flush(t.Context()))
+	env.restartUnwatched()
+	ch := env.apply(ms, Reconciling)[0]
+	env.wantReplicas(ms[0].ID, 5, "after a pass without a watch")
+	if len(ch.Yielded) != 1 {
+		t.Errorf("yields after a pass without a watch: %v, want the one", ch.Yielded)
+	}
+	env.apply(env.manifests(strings.Replace(scaledText, "web:1", "web:2", 1)), Updating)
+	env.wantReplicas(ms[0].ID, 5, "after a release without a watch")
+}
+
+func TestIgnoredFieldsAreNotForcedDuringAWatchOutage(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(ignoring(scaledText))
+	env.apply(ms, Updating)
+	env.patch(ms[0].ID, "someone", `{"spec":{"replicas":5}}`)
+	must(t, env.engine.Flush(t.Context()))
+	env.restartUnwatched()
+	env.apply(ms, Reconciling)
+	env.wantReplicas(ms[0].ID, 5, "after a pass without a watch")
+	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "web:1", "web:2", 1))), Updating)
+	env.wantReplicas(ms[0].ID, 5, "after a release without a watch")
+}
+
+func TestReplicasAreYieldedToAnAutoscalerDuringAWatchOutage(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(scaledText)
+	env.apply(ms, Updating)
+	env.restartUnwatched()
+	env.scale(ms[0].ID, "horizontal-pod-autoscaler", "5")
+	ch := env.apply(ms, Reconciling)[0]
+	env.wantReplicas(ms[0].ID, 5, "after a pass without a watch")
+	if len(ch.Yielded) != 1 {
+		t.Errorf("yields: %v, want the replicas", ch.Yielded)
+	}
+}
+
+func TestObjectDeletedDuringAWatchOutageIsRecreatedWithAllFields(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(ignoring(scaledText))
+	env.apply(ms, Updating)
+	env.restartUnwatched()
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	env.await("the deletion", func() bool { return !env.exists(ms[0].ID) })
+	env.apply(ms, Reconciling)
+	env.wantReplicas(ms[0].ID, 3, "of the object that was made anew")
+}
+
+// shows waits until the watch shows the object in this version.
+func (env *testEnv) awaitVersion(o *unstructured.Unstructured, id payload.ObjectID) {
+	env.t.Helper()
+	env.await("the watch to show "+id.String(), func() bool {
+		v := env.cache.Get(id)
+		return v.State == live.Present && !older(v.Object.ResourceVersion, o.GetResourceVersion())
+	})
+}
+
+// blind starts the process again as one that may not watch anything.
+func (env *testEnv) restartUnwatched() {
+	env.t.Helper()
+	env.crash()
+	env.watcher = "nobody"
+	env.start()
+	env.await("the kinds to be unwatchable", func() bool { return len(env.cache.Unwatchable()) > 0 })
+}
+
+func TestFieldIsReclaimedWhenItIsNoLongerIgnored(t *testing.T) {
+	ignoring := func(text string) string {
+		return strings.Replace(text, "name: settings, namespace: NS", `name: settings, namespace: NS, annotations: {lockstep.dev/ignore-fields: /data/b}`, 1)
+	}
+	env := newEnv(t)
+	ms := env.manifests(ignoring(webSet))[:1]
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	holds := func() bool {
+		return slices.ContainsFunc(env.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager == managedfields.InitialManager })
+	}
+	if !holds() {
+		t.Fatal("the ignored field wasn't handed over")
+	}
+	next := env.manifests(webSet)[:1]
+	env.apply(next, Updating)
+	env.awaitEvents(next)
+	if holds() {
+		t.Errorf("%s holds fields that the manifest insists on", managedfields.InitialManager)
+	}
+	last := env.manifests(strings.Replace(webSet, `, b: "2"`, "", 1))[:1]
+	env.apply(last, Updating)
+	if data, _ := env.get(ms[0].ID).Object["data"].(map[string]any); data["b"] != nil {
+		t.Errorf("data is %v: what left the manifest stays", data)
+	}
+}
