@@ -10,8 +10,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// The autoscaler is the server's own: it raises what is below its minimum
-// without asking for any metric.
+// The HorizontalPodAutoscaler controller enforces the minimum without metrics.
 func TestReplicasStayYieldedToAnAutoscalerThroughRestartsAndOutages(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(scaledText + `---
@@ -25,23 +24,23 @@ spec:
   metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]
 `)
 	env.apply(ms, Updating)
-	deadline := time.Now().Add(3 * patience) // It looks every fifteen seconds.
+	deadline := time.Now().Add(3 * patience) // It syncs every 15 seconds.
 	for len(env.engine.Yielded()[ms[0].ID]) == 0 {
 		if time.Now().After(deadline) {
-			t.Fatalf("replicas are %d, nothing was yielded", env.replicas(ms[0].ID))
+			t.Fatalf("%d replicas, and no field was yielded", env.replicas(ms[0].ID))
 		}
 		elapse(t, 20*time.Millisecond)
 	}
 	if y := env.engine.Yielded()[ms[0].ID]; len(y) != 1 || y[0].Pointer != "/spec/replicas" {
 		t.Errorf("yielded %+v, want the replicas", y)
 	}
-	env.await("level", func() bool { return env.inSync(ms[0].ID) && env.inSync(ms[1].ID) })
-	env.wantReplicas(ms[0].ID, 5, "after the autoscaler's turn")
+	env.await("the object to be in sync", func() bool { return env.inSync(ms[0].ID) && env.inSync(ms[1].ID) })
+	env.wantReplicas(ms[0].ID, 5, "after the autoscaler scaled")
 	must(t, env.engine.Flush(t.Context()))
 
 	env.restart()
-	// The autoscaler's own object has a status and counts no generations: what
-	// was written while nobody looked costs a verification.
+	// The HorizontalPodAutoscaler counts no generations: a status write during the
+	// restart costs a verification.
 	if chs := env.apply(ms, Reconciling); chs[0].Action != Unchanged || chs[1].Action != Unchanged && chs[1].Action != Verified {
 		t.Errorf("after a restart: %v, want the Deployment Unchanged", actions(chs))
 	}
@@ -49,19 +48,19 @@ spec:
 
 	env.restartUnwatched()
 	env.apply(ms, Reconciling)
-	env.wantReplicas(ms[0].ID, 5, "in an outage of the watch")
+	env.wantReplicas(ms[0].ID, 5, "during a watch outage")
 
 	env.crash()
 	env.watcher = ""
 	env.start()
-	env.await("the watch to be back", func() bool { return env.cache.Get(ms[0].ID).State == live.Present })
+	env.await("the watch to recover", func() bool { return env.cache.Get(ms[0].ID).State == live.Present })
 	env.apply(ms, Reconciling)
-	env.await("level after the outage", func() bool { return env.inSync(ms[0].ID) })
+	env.await("the object to be in sync after the outage", func() bool { return env.inSync(ms[0].ID) })
 	env.wantReplicas(ms[0].ID, 5, "after the outage")
 	if n := len(env.engine.Yielded()[ms[0].ID]); n != 1 {
-		t.Errorf("%d fields are yielded in the end, want the replicas", n)
+		t.Errorf("%d fields are yielded, want the replicas", n)
 	}
 	if got := env.repairs(); got > 1 {
-		t.Errorf("%d repairs, want the one by which the field was yielded", got)
+		t.Errorf("%d repairs, want at most the one that yields the field", got)
 	}
 }

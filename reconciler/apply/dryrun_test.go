@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// widgetText defines a kind of the rig's own and has one object of it.
+// widgetText has a CRD and an object of its kind.
 const widgetText = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -46,7 +46,7 @@ metadata: {name: one, namespace: NS}
 spec: {size: 1}
 `
 
-// widgets fills in the rig's own group.
+// widgets replaces GROUP in text by an API group of the env.
 func (env *testEnv) widgets(text string) string {
 	return strings.ReplaceAll(text, "GROUP", strings.ReplaceAll(env.ns, "-", "")+".example.com")
 }
@@ -65,7 +65,7 @@ func TestDryRunToleratesAnObjectThatNeedsTheChangedCRD(t *testing.T) {
 	if color != "red" {
 		t.Errorf("color is %q", color)
 	}
-	// A definition that is level already excuses nothing.
+	// A CRD that is in sync tolerates no refusal.
 	env.awaitEvents(ms)
 	bad := env.manifests(strings.Replace(extended, "color: red", "colour: red", 1))
 	problems, err := env.engine.DryRun(t.Context(), bad)
@@ -85,15 +85,15 @@ func TestAdoptAffectsTheNextDryRun(t *testing.T) {
 	problems, err := env.engine.DryRun(t.Context(), ms)
 	must(t, err)
 	if len(problems) != 1 || !strings.Contains(problems[0].Err.Error(), "spec.adopt") {
-		t.Fatalf("problems without consent: %v", problems)
+		t.Fatalf("problems without adopt: %v", problems)
 	}
 	env.engine.Adopt([]string{"helm"})
 	if problems, err := env.engine.DryRun(t.Context(), ms); err != nil || len(problems) > 0 {
-		t.Errorf("with consent: %v %v", problems, err)
+		t.Errorf("problems with adopt: %v %v", problems, err)
 	}
 	env.engine.Adopt(nil)
 	if problems, err := env.engine.DryRun(t.Context(), ms); err != nil || len(problems) != 1 {
-		t.Errorf("with the consent withdrawn: %v %v", problems, err)
+		t.Errorf("problems after adopt was reset: %v %v", problems, err)
 	}
 }
 
@@ -103,16 +103,16 @@ func TestRefusalsAreRetriedAfterTheSchemaChanged(t *testing.T) {
 	a := &applier{now: func() time.Time { return now }, set: &set{defined: map[schema.GroupKind]time.Time{widget.GVK.GroupKind(): now.Add(-time.Second)}}}
 	invalid, denied := permanent(widget.ID, ReasonResourceInvalid, "x"), permanent(widget.ID, ReasonWebhookDenied, "x")
 	if !a.schemaLags(widget, invalid) {
-		t.Error("a refusal a second after the definition is final")
+		t.Error("a refusal one second after the CRD was written isn't retried")
 	}
 	if a.schemaLags(widget, denied) {
-		t.Error("a refusal for another reason is tried again")
+		t.Error("a refusal for another reason is retried")
 	}
 	if a.schemaLags(&payload.Manifest{GVK: schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gadget"}}, invalid) {
-		t.Error("the refusal of another kind is tried again")
+		t.Error("a refusal of another kind is retried")
 	}
 	now = now.Add(schemaLag)
 	if a.schemaLags(widget, invalid) {
-		t.Error("a refusal long after the definition is tried again")
+		t.Error("a refusal long after the CRD was written is retried")
 	}
 }

@@ -46,7 +46,7 @@ func TestPrunableReturnsTheObjectsThatAPruneDeletes(t *testing.T) {
 	add(payload.ObjectID{Kind: "Namespace", Name: "web"}, func(*item) {})
 	ids, total := e.Prunable()
 	if diff := cmp.Diff([]payload.ObjectID{role("made")}, ids); diff != "" || total != 5 {
-		t.Errorf("of %d, want 5 (-want +got):\n%s", total, diff)
+		t.Errorf("prunable of %d, want 5 (-want +got):\n%s", total, diff)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestOthersReturnsTheSetsThatOwnTheObjects(t *testing.T) {
 	adopt := map[string]string{payload.AnnotationAdoptFrom: "clusterrelease/platform"}
 	ms := []payload.Manifest{
 		object(t, "v1", "Namespace", "theirs", nil), object(t, "v1", "Namespace", "ours", nil),
-		object(t, "v1", "Namespace", "nobodys", nil), object(t, "v1", "Namespace", "handed-over", adopt),
+		object(t, "v1", "Namespace", "unmanaged", nil), object(t, "v1", "Namespace", "handed-over", adopt),
 	}
 	for i, owner := range []string{"clusterrelease/platform", "clusterrelease/site", "", "clusterrelease/platform"} {
 		if owner != "" {
@@ -76,7 +76,7 @@ func TestDryRunToleratesMissingKindsOfAProvidedAPIService(t *testing.T) {
 		m := object(t, apiVersion, "Widget", "w", nil)
 		refused := permanent(m.ID, ReasonTypeMissing, "no matches for kind")
 		if got := coming.kind(&m) && tolerable(refused, &m, coming); got != want {
-			t.Errorf("a %s Widget is foreseen: %t, want %t", apiVersion, got, want)
+			t.Errorf("a %s Widget is tolerated: %t, want %t", apiVersion, got, want)
 		}
 	}
 }

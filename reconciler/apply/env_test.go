@@ -42,7 +42,7 @@ const ownNamespace = "lockstep-system"
 // patience bounds what a test waits for.
 const patience = 30 * time.Second
 
-// counter counts requests by method, watches apart.
+// counter records requests; watches have the method WATCH.
 type counter struct {
 	next http.RoundTripper
 	mu   sync.Mutex
@@ -60,7 +60,7 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// take returns the requests since the last call, but for discovery's.
+// take returns the requests since the last call.
 func (c *counter) take() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *counter) take() []string {
 	return out
 }
 
-// lines is a log.
+// lines records a log.
 type lines struct {
 	mu   sync.Mutex
 	text []string
@@ -83,7 +83,7 @@ func (l *lines) logger() logr.Logger {
 	}, funcr.Options{})
 }
 
-// with returns the lines that hold all parts.
+// with returns the lines that contain all parts.
 func (l *lines) with(parts ...string) (out []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,11 +95,11 @@ func (l *lines) with(parts ...string) (out []string) {
 	return out
 }
 
-// rig is one set on the shared control plane, in a namespace of its own.
+// testEnv is one set on the control plane, with its own namespace.
 type testEnv struct {
 	t       *testing.T
 	cluster *controlplane.Cluster
-	watcher string // the user who watches; "" is the administrator
+	watcher string // the user of the watches; "" is the administrator
 	wait    time.Duration
 	ns      string
 	owner   string
@@ -158,7 +158,7 @@ func counted(cfg *rest.Config, c *counter) *rest.Config {
 	return out
 }
 
-// start makes a cache and an engine, as a fresh process would.
+// start creates a cache and an engine, as a new process does.
 func (env *testEnv) start() {
 	env.t.Helper()
 	cfg := env.cluster.Config
@@ -194,7 +194,7 @@ func (env *testEnv) start() {
 	go func() { group.Wait(); close(env.done) }()
 }
 
-// kill ends the process without a goodbye.
+// crash ends the process without a flush.
 func (env *testEnv) crash() {
 	env.stop()
 	<-env.done
@@ -206,13 +206,13 @@ func (env *testEnv) restart() {
 	env.start()
 }
 
-// patientFor starts the process again with another patience for deletions.
+// restartWithWait restarts the process with another DeletionWait.
 func (env *testEnv) restartWithWait(d time.Duration) {
 	env.wait = d
 	env.restart()
 }
 
-// repair is what a worker does on drift.
+// repair applies the last manifest, as a worker does on drift.
 func (env *testEnv) repair(ctx context.Context, id payload.ObjectID) {
 	env.mu.Lock()
 	m, ok := env.applied[id]
@@ -229,7 +229,7 @@ func (env *testEnv) repair(ctx context.Context, id payload.ObjectID) {
 	env.repaired = append(env.repaired, ch)
 }
 
-// told counts the notices of an object.
+// noticesOf counts the notices of an object.
 func (env *testEnv) noticesOf(id payload.ObjectID, what Event, detail string) int {
 	env.mu.Lock()
 	defer env.mu.Unlock()
@@ -254,7 +254,7 @@ func (env *testEnv) repairs() int {
 	return n
 }
 
-// manifests decodes YAML; NS stands for the rig's namespace.
+// manifests decodes YAML; NS is replaced by the env's namespace.
 func (env *testEnv) manifests(text string) []payload.Manifest {
 	env.t.Helper()
 	reader := utilyaml.NewYAMLReader(bufioReader(regexp.MustCompile(`\bNS\b`).ReplaceAllString(text, env.ns)))
@@ -271,12 +271,12 @@ func (env *testEnv) manifests(text string) []payload.Manifest {
 		must(env.t, yaml.Unmarshal(doc, &obj))
 		m, err := payload.NewManifest(&unstructured.Unstructured{Object: integers(obj).(map[string]any)})
 		must(env.t, err)
-		m.RunLevel = len(out) // Each a level of its own, so that order shows.
+		m.RunLevel = len(out) // One run level each, to test the order.
 		out = append(out, m)
 	}
 }
 
-// apply brings a set of manifests as a worker does, one after the other.
+// apply applies the manifests one by one, as a worker does.
 func (env *testEnv) apply(ms []payload.Manifest, mode Mode) []Change {
 	env.t.Helper()
 	must(env.t, env.engine.Begin(env.t.Context(), ms, nil))
@@ -293,8 +293,7 @@ func (env *testEnv) apply(ms []payload.Manifest, mode Mode) []Change {
 	return out
 }
 
-// seen waits until the cache shows the applied objects, so that what follows
-// is no race with our own events.
+// awaitEvents waits until the cache has the events of the last applies.
 func (env *testEnv) awaitEvents(ms []payload.Manifest) {
 	env.t.Helper()
 	for i := range ms {
@@ -320,13 +319,13 @@ func (env *testEnv) await(what string, done func() bool) {
 	}
 }
 
-// quiet asserts that nothing is requested for a while.
+// wantNoRequests checks that no request is sent within d.
 func (env *testEnv) wantNoRequests(d time.Duration) {
 	env.t.Helper()
 	env.requests.take()
 	elapse(env.t, d)
 	if got := env.requests.take(); len(got) > 0 {
-		env.t.Errorf("requests though nothing changed: %q", got)
+		env.t.Errorf("requests without a change: %q", got)
 	}
 }
 
@@ -345,7 +344,7 @@ func (env *testEnv) resource(id payload.ObjectID) dynamic.ResourceInterface {
 	return env.dynamic.Resource(gvr).Namespace(id.Namespace)
 }
 
-// id names an object in the rig's namespace.
+// id returns the identity of an object in the env's namespace.
 func (env *testEnv) id(kind, name string) payload.ObjectID {
 	return payload.ObjectID{Kind: kind, Namespace: env.ns, Name: name}
 }
@@ -371,8 +370,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// elapse lets real time pass: between two looks at a real server, or to see
-// that something doesn't happen, which only time can show.
+// elapse waits in real time, between two reads of the API server or to check that
+// something doesn't happen.
 func elapse(tb testing.TB, d time.Duration) {
 	tb.Helper()
 	timer := time.NewTimer(d)

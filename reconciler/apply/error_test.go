@@ -32,20 +32,20 @@ func TestErrorsAreClassifiedByTheirMeaning(t *testing.T) {
 		retriable bool
 	}{
 		"a schema error comes as 500 and is permanent": {statusError(500, `failed to create typed patch object (ns/x; /v1, Kind=ConfigMap): .spec.foo: field not declared in schema`), ReasonResourceInvalid, false},
-		"any other 500 may pass":                       {statusError(500, "etcdserver: leader changed"), ReasonServerError, true},
+		"another 500 is retriable":                     {statusError(500, "etcdserver: leader changed"), ReasonServerError, true},
 		"a terminating namespace comes as 403":         {statusError(403, "forbidden", metav1.StatusCause{Type: "NamespaceTerminating"}), ReasonNamespaceTerminating, true},
 		"a webhook that times out is retried":          {statusError(500, `Internal error occurred: failed calling webhook "x": context deadline exceeded`), ReasonWebhookFailed, true},
-		"a webhook that denies isn't":                  {statusError(400, `admission webhook "x" denied the request: no`), ReasonWebhookDenied, false},
+		"a denial isn't":                               {statusError(400, `admission webhook "x" denied the request: no`), ReasonWebhookDenied, false},
 		"an immutable field":                           {statusError(422, "is invalid", immutable), ReasonFieldImmutable, false},
-		"an immutable field besides a mistake isn't":   {statusError(422, "is invalid", immutable, invalid), ReasonResourceInvalid, false},
-		"a mistake":                         {statusError(422, "is invalid", invalid), ReasonResourceInvalid, false},
-		"a 422 without causes is a mistake": {statusError(422, "field is immutable"), ReasonResourceInvalid, false},
-		"no permission":                     {statusError(403, "cannot patch"), ReasonForbidden, false},
-		"no quota":                          {statusError(403, "exceeded quota: q"), ReasonQuotaExceeded, true},
-		"conflict":                          {statusError(409, "x"), ReasonConflict, true},
-		"overload":                          {statusError(429, "x"), ReasonServerOverloaded, true},
-		"too large":                         {statusError(413, "x"), ReasonResourceTooLarge, false},
-		"a broken connection":               {errors.New("connection refused"), ReasonServerUnreachable, true},
+		"an immutable field with another error":        {statusError(422, "is invalid", immutable, invalid), ReasonResourceInvalid, false},
+		"an invalid field":                             {statusError(422, "is invalid", invalid), ReasonResourceInvalid, false},
+		"a 422 without causes is invalid":              {statusError(422, "field is immutable"), ReasonResourceInvalid, false},
+		"no permission":                                {statusError(403, "cannot patch"), ReasonForbidden, false},
+		"no quota":                                     {statusError(403, "exceeded quota: q"), ReasonQuotaExceeded, true},
+		"conflict":                                     {statusError(409, "x"), ReasonConflict, true},
+		"overload":                                     {statusError(429, "x"), ReasonServerOverloaded, true},
+		"too large":                                    {statusError(413, "x"), ReasonResourceTooLarge, false},
+		"a broken connection":                          {errors.New("connection refused"), ReasonServerUnreachable, true},
 		"a missing namespace": {&apierrors.StatusError{ErrStatus: metav1.Status{
 			Code: http.StatusNotFound, Message: `namespaces "ns" not found`,
 			Details: &metav1.StatusDetails{Kind: "namespaces", Name: "ns"},
@@ -59,7 +59,7 @@ func TestErrorsAreClassifiedByTheirMeaning(t *testing.T) {
 		})
 	}
 	if err := classify(id, context.Canceled); !errors.Is(err, context.Canceled) || errors.As(err, new(*Error)) {
-		t.Errorf("a cancelled context became %v", err)
+		t.Errorf("a canceled context is classified as %v", err)
 	}
 }
 
@@ -68,13 +68,13 @@ func TestValuesOfSecretsAreNeverInErrors(t *testing.T) {
 	err := classify(id, statusError(422, `Secret "x" is invalid: data[p]: Invalid value: "geheim": no`,
 		metav1.StatusCause{Type: "FieldValueInvalid", Field: "data[p]", Message: `Invalid value: "geheim"`}))
 	if strings.Contains(err.Error(), "geheim") || !strings.Contains(err.Error(), "data[p]") {
-		t.Errorf("err = %v, want the place without the value", err)
+		t.Errorf("err = %v, want the field without its value", err)
 	}
 }
 
 func TestServerMessagesAreSanitized(t *testing.T) {
 	err := classify(payload.ObjectID{Kind: "X", Name: "x"}, statusError(403, "no\n\x1b[31mReviewed-by: root"+strings.Repeat("x", 5000)))
 	if strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > messageLimit+100 {
-		t.Errorf("err isn't clean: %.80q (%d bytes)", err.Error(), len(err.Error()))
+		t.Errorf("err isn't sanitized: %.80q (%d bytes)", err.Error(), len(err.Error()))
 	}
 }

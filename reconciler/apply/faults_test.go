@@ -29,8 +29,8 @@ import (
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
 
-// webhook registers a webhook for ConfigMaps of the rig's namespace. Each
-// change alters what is registered.
+// webhook registers a webhook for the ConfigMaps of the env's namespace, after
+// the changes.
 func (env *testEnv) webhook(kind, url, ca string, change ...func(hook map[string]any)) (remove func()) {
 	env.t.Helper()
 	client := env.dynamic.Resource(schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: strings.ToLower(kind) + "s"})
@@ -52,13 +52,13 @@ func (env *testEnv) webhook(kind, url, ca string, change ...func(hook map[string
 	return remove
 }
 
-// mutator answers each review with a JSON patch.
+// mutator serves a mutating webhook that returns a JSON patch.
 func mutator(t *testing.T, patch func(object map[string]any) string) (url, ca string) {
 	t.Helper()
 	return reviewer(t, func(_ *admissionv1.AdmissionRequest, object map[string]any) string { return patch(object) })
 }
 
-// reviewer is a mutator that sees the whole request.
+// reviewer is a mutator whose patch depends on the request.
 func reviewer(t *testing.T, patch func(req *admissionv1.AdmissionRequest, object map[string]any) string) (url, ca string) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -99,11 +99,11 @@ func TestWebhookThatRewritesALabelCausesNoLoop(t *testing.T) {
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
 	if a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a"); a != "stamped" {
-		t.Fatalf("data.a is %q: the webhook didn't act", a)
+		t.Fatalf("data.a is %q: the webhook wasn't called", a)
 	}
 	env.wantNoRequests(300 * time.Millisecond)
 	if ch := env.apply(ms, Reconciling)[0]; ch.Action != Unchanged {
-		t.Errorf("%s, want what admission made of our apply to be level", ch.Action)
+		t.Errorf("%s, want Unchanged: changes by admission are no drift", ch.Action)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestUnavailableWebhookIsRetriedThenReported(t *testing.T) {
 	ms := env.manifests(webSet)[:1]
 	must(t, env.engine.Begin(t.Context(), ms, nil))
 	var refused *Error
-	env.await("the webhook to be in force", func() bool {
+	env.await("the webhook to be active", func() bool {
 		_, err := env.engine.Apply(t.Context(), &ms[0], Updating)
 		if err == nil {
 			must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
@@ -133,13 +133,13 @@ metadata: {name: migrate, namespace: NS}
 spec: {ttlSecondsAfterFinished: TTL, template: {spec: {restartPolicy: Never, containers: [{name: x, image: "example.com/x:1"}]}}}
 `
 
-// finish completes the Job as its controller does.
+// finish completes the Job, as its controller does.
 func (env *testEnv) finish(id payload.ObjectID) {
 	env.t.Helper()
 	env.end(id, batchv1.JobSuccessCriteriaMet, batchv1.JobComplete)
 }
 
-// end brings a Job to an end by its two conditions, as its controller does.
+// end sets the two conditions of an ended Job, as its controller does.
 func (env *testEnv) end(id payload.ObjectID, target, final batchv1.JobConditionType) {
 	env.t.Helper()
 	now := metav1.Now()
@@ -174,7 +174,7 @@ func TestFinishedJobRemovedByItsTTLIsDone(t *testing.T) {
 	env.await("the TTL", func() bool { return !env.exists(ms[0].ID) })
 	elapse(t, 300*time.Millisecond)
 	if env.exists(ms[0].ID) {
-		t.Fatal("the Job was run again")
+		t.Fatal("the Job ran again")
 	}
 	if ch := env.apply(ms, Reconciling)[0]; ch.Action != Unchanged || !ch.Finished {
 		t.Errorf("%+v, want a finished Job", ch)
@@ -194,25 +194,25 @@ func TestFailedJobRemovedByItsTTLStaysFailed(t *testing.T) {
 	env.await("the TTL", func() bool { return !env.exists(ms[0].ID) })
 	elapse(t, 300*time.Millisecond)
 	if env.exists(ms[0].ID) {
-		t.Fatal("the Job was run again")
+		t.Fatal("the Job ran again")
 	}
 	wantFailed := func(when string) {
 		t.Helper()
 		ch := env.apply(ms, Updating)[0]
 		var failed *Error
 		if ch.Finished || !errors.As(ch.Failed, &failed) || failed.Reason() != ReasonJobFailed || failed.Retriable() {
-			t.Errorf("%s: %+v, want a Job that failed for good", when, ch)
+			t.Errorf("%s: %+v, want a permanent failure", when, ch)
 		}
 	}
-	wantFailed("at once")
+	wantFailed("immediately")
 	env.restart()
 	wantFailed("after a restart")
 	if env.exists(ms[0].ID) {
-		t.Fatal("the Job was run again")
+		t.Fatal("the Job ran again")
 	}
 	next := env.manifests(strings.NewReplacer("TTL", "1", "x:1", "x:2").Replace(jobText))
 	if ch := env.apply(next, Updating)[0]; ch.Action != Created && ch.Action != Updated || ch.Failed != nil || !env.exists(ms[0].ID) {
-		t.Errorf("%+v, want a Job whose manifest changed to be run", ch)
+		t.Errorf("%+v, want the changed Job to run", ch)
 	}
 }
 
@@ -243,7 +243,7 @@ func TestJobWithAChangedTemplateIsReplaced(t *testing.T) {
 		t.Errorf("%s, want Replaced", ch.Action)
 	}
 	if env.get(ms[0].ID).GetUID() == uid {
-		t.Error("the Job is the old one")
+		t.Error("the Job wasn't replaced")
 	}
 }
 
@@ -261,7 +261,7 @@ func TestRefusedRepairBacksOff(t *testing.T) {
 
 func TestObjectsAreRepairedAfterAServerOutageAndAnEtcdRestore(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts a control plane of its own")
+		t.Skip("starts a control plane")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
@@ -275,7 +275,7 @@ func TestObjectsAreRepairedAfterAServerOutageAndAnEtcdRestore(t *testing.T) {
 	must(t, cluster.RestartAPIServer(ctx))
 	elapse(t, time.Second)
 	env.requests.take()
-	env.await("the watches to be back", func() bool {
+	env.await("the API server to recover", func() bool {
 		_, err := env.kube.CoreV1().ConfigMaps(env.ns).Patch(ctx, "settings", types.MergePatchType, []byte(fmt.Sprintf(`{"data":{"a":"%d"}}`, time.Now().UnixNano())), metav1.PatchOptions{FieldManager: "kubectl-edit"})
 		return err == nil
 	})
@@ -284,15 +284,15 @@ func TestObjectsAreRepairedAfterAServerOutageAndAnEtcdRestore(t *testing.T) {
 		return a == "1"
 	})
 
-	// What was applied after the backup must be applied again after it's
-	// restored, although the records are of newer versions.
+	// Objects that were applied after the backup are applied again after its
+	// restore, although the records have newer versions.
 	backup := t.TempDir() + "/backup"
 	must(t, cluster.Snapshot(ctx, backup))
 	next := env.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1) + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: later, namespace: NS}\ndata: {k: v}\n")
 	env.apply(next, Updating)
 	env.awaitEvents(next)
 	must(t, cluster.Restore(ctx, backup))
-	env.await("the state from after the backup", func() bool {
+	env.await("the state after the backup", func() bool {
 		b, err := env.kube.CoreV1().ConfigMaps(env.ns).Get(ctx, "settings", metav1.GetOptions{})
 		_, missing := env.kube.CoreV1().ConfigMaps(env.ns).Get(ctx, "later", metav1.GetOptions{})
 		return err == nil && b.Data["b"] == "3" && !apierrors.IsNotFound(missing)
@@ -310,17 +310,17 @@ func TestUnwatchableKindIsApplied(t *testing.T) {
 			t.Errorf("%s: %s, want Created", ch.ID, ch.Action)
 		}
 	}
-	// Without a watch only a request can tell: one a pass, at its pace, and a
-	// read of the Deployment, which somebody may scale.
+	// Without a watch, each object costs one paced verification, and the scalable
+	// Deployment a read.
 	env.patch(ms[0].ID, "kubectl-edit", `{"data":{"a":"hacked"}}`)
 	env.requests.take()
 	env.apply(ms, Reconciling)
 	env.apply(ms, Reconciling)
 	if got := env.requests.take(); len(got) > len(ms)+1 {
-		t.Errorf("%d requests for %d objects in two passes", len(got), len(ms))
+		t.Errorf("%d requests for %d objects in two syncs", len(got), len(ms))
 	}
 	if a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a"); a != "1" {
-		t.Errorf("data.a is %q, want the pass to have repaired it", a)
+		t.Errorf("data.a is %q, want it repaired", a)
 	}
 	if got := env.cache.Unwatchable(); len(got) != len(ms) {
 		t.Errorf("%d kinds are unwatchable, want %d", len(got), len(ms))

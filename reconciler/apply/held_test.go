@@ -27,13 +27,13 @@ func TestFindHeldReturnsTheEntryOfTheSet(t *testing.T) {
 	}
 	live := env.get(ms[1].ID)
 	if got := managedfields.Owner(live); got != env.owner {
-		t.Errorf("the object names %q as its set, want %q", got, env.owner)
+		t.Errorf("the owner of the object is %q, want %q", got, env.owner)
 	}
 	if got := CompareHeld(&held[0], nil); got != Missing {
-		t.Errorf("an object that isn't there is %s", got)
+		t.Errorf("a deleted object is %s", got)
 	}
-	if held, _, err := inventory.FindHeld(t.Context(), maps, payload.ObjectID{Kind: "ConfigMap", Namespace: env.ns, Name: "nobodys"}); err != nil || len(held) > 0 {
-		t.Errorf("nobody's object: %v, %v", held, err)
+	if held, _, err := inventory.FindHeld(t.Context(), maps, payload.ObjectID{Kind: "ConfigMap", Namespace: env.ns, Name: "unmanaged"}); err != nil || len(held) > 0 {
+		t.Errorf("unmanaged object: %v, %v", held, err)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestFindHeldReportsAnInventoryOfAnotherFormat(t *testing.T) {
 	}
 }
 
-// twoMaps are two ConfigMaps in the rig's namespace.
+// twoMaps has two ConfigMaps.
 const twoMaps = `
 apiVersion: v1
 kind: ConfigMap

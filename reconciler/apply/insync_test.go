@@ -15,16 +15,16 @@ func TestInSyncReportsWhetherAnApplySendsARequest(t *testing.T) {
 		return is
 	}
 	if level() {
-		t.Error("an object that was never applied is level")
+		t.Error("an object that was never applied is in sync")
 	}
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
 	if !level() {
-		t.Error("an object that was just applied isn't level")
+		t.Error("an applied object isn't in sync")
 	}
 	changed := ms[0]
 	changed.Hash[0] ^= 1
 	if is, err := env.engine.InSync(t.Context(), &changed); is || err != nil {
-		t.Errorf("another manifest is level: %t %v", is, err)
+		t.Errorf("a changed manifest is in sync: %t %v", is, err)
 	}
 }

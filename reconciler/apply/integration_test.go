@@ -104,7 +104,7 @@ func TestUnchangedSetCostsNoRequest(t *testing.T) {
 		}
 	}
 	if got := env.requests.take(); len(got) > 0 {
-		t.Errorf("requests in unchanged passes: %q", got)
+		t.Errorf("requests in unchanged syncs: %q", got)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestUnchangedSetAfterARestartCostsNoWrite(t *testing.T) {
 			continue // Discovery.
 		}
 		if kinds[path] {
-			t.Errorf("%s is asked for twice", path)
+			t.Errorf("%s is requested twice", path)
 		}
 		kinds[path] = true
 	}
@@ -185,7 +185,7 @@ func TestKubectlEditIsRepaired(t *testing.T) {
 		return a == "1" && n == 2 && s == "web"
 	})
 	if got := env.requests.take(); count(got, "PATCH") != len(ms)+3 || len(got) != len(ms)+3 {
-		t.Errorf("requests: %q, want one patch a repair", got)
+		t.Errorf("requests: %q, want one patch per repair", got)
 	}
 	for _, i := range []int{0, 2, 3} {
 		env.await("a notice of the repair", func() bool { return env.noticesOf(ms[i].ID, ReasonDriftRepaired, "") == 1 })
@@ -218,7 +218,7 @@ func TestFieldsOfOtherManagersAreKept(t *testing.T) {
 	}
 }
 
-// level reports whether rule R1 calls the object level now.
+// inSync reports whether the object is in sync.
 func (env *testEnv) inSync(id payload.ObjectID) bool {
 	it := env.engine.set.item(id)
 	view := env.cache.Get(id)
@@ -259,21 +259,21 @@ func TestScaledFieldIsYieldedWhileReconciling(t *testing.T) {
 		t.Errorf("%d notices of the yield, want 1", n)
 	}
 	scale("6")
-	env.await("level", func() bool { return env.inSync(ms[2].ID) })
+	env.await("the object to be in sync", func() bool { return env.inSync(ms[2].ID) })
 	if n, _, _ := unstructured.NestedInt64(env.get(ms[2].ID).Object, "spec", "replicas"); n != 6 {
 		t.Errorf("replicas are %d, want the autoscaler's 6", n)
 	}
-	// A release that doesn't change the field leaves it to the autoscaler.
+	// A release that doesn't change the field keeps the yield.
 	next := env.manifests(strings.Replace(webSet, "web:1", "web:2", 1))
 	env.apply(next, Updating)
 	if n, _, _ := unstructured.NestedInt64(env.get(ms[2].ID).Object, "spec", "replicas"); n != 6 {
 		t.Errorf("replicas are %d after the update, want 6", n)
 	}
-	// One that changes it takes it back.
+	// A release that changes it ends the yield.
 	last := env.manifests(strings.NewReplacer("web:1", "web:2", "replicas: 2", "replicas: 3").Replace(webSet))
 	env.apply(last, Updating)
 	if n, _, _ := unstructured.NestedInt64(env.get(ms[2].ID).Object, "spec", "replicas"); n != 3 {
-		t.Errorf("replicas are %d after a release that says 3", n)
+		t.Errorf("replicas are %d after a release that sets 3", n)
 	}
 }
 
@@ -302,7 +302,7 @@ func TestContestBacksOffAndYields(t *testing.T) {
 	deadline := time.Now().Add(patience)
 	for len(env.engine.Yielded()[ms[0].ID]) == 0 {
 		if time.Now().After(deadline) {
-			t.Fatal("the contest was never yielded")
+			t.Fatal("the contested field was never yielded")
 		}
 		if a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a"); a == "1" {
 			env.patch(ms[0].ID, "stubborn-controller", `{"data":{"a":"mine"}}`)
@@ -325,7 +325,7 @@ func TestSecretKeyRemovedFromTheManifestIsDeleted(t *testing.T) {
 	env.apply(env.manifests(strings.Replace(webSet, ", password: geheim", "", 1)), Updating)
 	data, _, _ := unstructured.NestedStringMap(env.get(ms[5].ID).Object, "data")
 	if _, left := data["password"]; left || data["user"] == "" {
-		t.Errorf("keys of the Secret: %v, want user alone", len(data))
+		t.Errorf("%d keys in the Secret, want only user", len(data))
 	}
 }
 
@@ -337,7 +337,7 @@ func TestEmptyListsCauseNoLoop(t *testing.T) {
 	env.patch(ms[4].ID, "someone", `{"metadata":{"labels":{"x":"y"}}}`)
 	elapse(t, 200*time.Millisecond)
 	if got := env.requests.take(); count(got, "PATCH") > len(ms)+1 {
-		t.Errorf("the NetworkPolicy was applied again and again: %q", got)
+		t.Errorf("the NetworkPolicy was applied repeatedly: %q", got)
 	}
 	env.wantNoRequests(300 * time.Millisecond)
 }
@@ -385,11 +385,11 @@ func TestObjectEditedWhileTheReconcilerIsDownIsRepaired(t *testing.T) {
 	ms := env.manifests(webSet)
 	env.apply(ms, Updating)
 	env.crash()
-	env.patch(ms[0].ID, env.engine.Manager(), `{"data":{"a":"hacked"}}`) // even under our own name
+	env.patch(ms[0].ID, env.engine.Manager(), `{"data":{"a":"hacked"}}`) // also with the set's field manager
 	env.start()
 	chs := env.apply(ms, Reconciling)
 	if chs[0].Action == Unchanged {
-		t.Errorf("the edit was taken for level")
+		t.Errorf("the edit counts as in sync")
 	}
 	if a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a"); a != "1" {
 		t.Errorf("data.a is %q", a)
@@ -404,7 +404,7 @@ func TestObjectDeletedWhileTheReconcilerIsDownIsRecreated(t *testing.T) {
 	must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
 	env.start()
 	if ch := env.apply(ms, Reconciling)[0]; ch.Action != Repaired {
-		t.Errorf("%s, want the object made again", ch.Action)
+		t.Errorf("%s, want the object recreated", ch.Action)
 	}
 }
 
@@ -419,12 +419,12 @@ func TestObjectOfAnotherSetIsRefusedUntilItIsHandedOver(t *testing.T) {
 	_, err := other.engine.Apply(t.Context(), &theirs[0], Updating)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonOwnedByOther || !strings.Contains(err.Error(), env.owner) {
-		t.Fatalf("err = %v, want OwnedByOther that names %s", err, env.owner)
+		t.Fatalf("err = %v, want OwnedByOther with the owner %s", err, env.owner)
 	}
 	if after := env.get(ms[0].ID).GetResourceVersion(); after != before {
 		t.Errorf("the object was written")
 	}
-	// With consent it's handed over.
+	// The annotation hands it over.
 	handed := env.manifests(`
 apiVersion: v1
 kind: ConfigMap
@@ -434,7 +434,7 @@ data: {a: "9"}
 	other.apply(handed, Updating)
 	data, _, _ := unstructured.NestedStringMap(env.get(ms[0].ID).Object, "data")
 	if diff := cmp.Diff(map[string]string{"a": "9"}, data); diff != "" {
-		t.Errorf("data after the hand-over (-want +got):\n%s", diff)
+		t.Errorf("data after the handover (-want +got):\n%s", diff)
 	}
 }
 
@@ -464,11 +464,11 @@ func TestHelmObjectsNeedConsent(t *testing.T) {
 	_, err = env.engine.Apply(t.Context(), &ms[0], Updating)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonOwnedByOther || !strings.Contains(err.Error(), `"helm"`) {
-		t.Fatalf("err = %v, want OwnedByOther that names helm", err)
+		t.Fatalf("err = %v, want OwnedByOther with helm", err)
 	}
 	must(t, env.engine.Begin(t.Context(), ms, []string{"helm"}))
 	if _, err := env.engine.Apply(t.Context(), &ms[0], Updating); err != nil {
-		t.Errorf("with consent: %v", err)
+		t.Errorf("with adopt: %v", err)
 	}
 }
 
@@ -487,7 +487,7 @@ data: {a: "1"}
 	elapse(t, 100*time.Millisecond)
 	env.apply(env.manifests(strings.Replace(text, `"1"`, `"3"`, 1)), Updating)
 	if a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a"); a != "2" {
-		t.Errorf("data.a is %q, want what people made of it", a)
+		t.Errorf("data.a is %q, want the value of the user", a)
 	}
 }
 
@@ -505,12 +505,12 @@ func TestIgnoredFieldsAreSetOnceAndLeftToOthers(t *testing.T) {
 	}
 	env.apply(env.manifests(strings.Replace(text, "web:1", "web:2", 1)), Updating)
 	if replicas() != 2 {
-		t.Errorf("replicas are %d after an update, want them kept", replicas())
+		t.Errorf("replicas are %d after an update, want 2", replicas())
 	}
 	env.patch(ms[2].ID, "someone", `{"spec":{"replicas":4}}`)
 	elapse(t, 200*time.Millisecond)
 	if replicas() != 4 {
-		t.Errorf("replicas are %d, want them left alone", replicas())
+		t.Errorf("replicas are %d, want 4", replicas())
 	}
 }
 
@@ -534,7 +534,7 @@ data: {a: "1"}
 		t.Fatalf("err = %v, want a permanent FieldImmutable", err)
 	}
 	if env.get(ms[0].ID).GetUID() != uid {
-		t.Fatal("the object was replaced without consent")
+		t.Fatal("the object was replaced without the annotation")
 	}
 	consent := env.manifests(strings.NewReplacer(`"1"`, `"2"`, "namespace: NS", `namespace: NS, annotations: {lockstep.dev/replace: "true"}`).Replace(text))
 	if ch := env.apply(consent, Updating)[0]; ch.Action != Replaced {
@@ -614,7 +614,7 @@ func TestDryRunReturnsRefusalsAndWritesNothing(t *testing.T) {
 		t.Errorf("problems: %v, want the Deployment's", problems)
 	}
 	if _, err := env.kube.CoreV1().ConfigMaps(env.ns).Get(t.Context(), "settings", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the dry run wrote: %v", err)
+		t.Errorf("the dry run created the object: %v", err)
 	}
 }
 
@@ -667,7 +667,7 @@ func TestDyingObjectIsReportedWithItsFinalizersThenRecreated(t *testing.T) {
 	_, err := env.engine.Apply(t.Context(), &ms[0], Reconciling)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonTerminating || !strings.Contains(err.Error(), "example.com/hold") {
-		t.Fatalf("err = %v, want Terminating that names the finalizer", err)
+		t.Fatalf("err = %v, want Terminating with the finalizer", err)
 	}
 	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
 	env.await("a new object", func() bool {
@@ -690,14 +690,14 @@ metadata: {name: settings, namespace: NS, annotations: {release.openshift.io/del
 		t.Errorf("%s, want Deleted", ch.Action)
 	}
 	if _, err := env.resource(ms[0].ID).Get(t.Context(), "settings", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("get: %v, want it gone", err)
+		t.Errorf("get: %v, want NotFound", err)
 	}
 	env.requests.take()
 	if ch := env.apply(del, Reconciling)[0]; ch.Action != Unchanged {
 		t.Errorf("%s, want Unchanged", ch.Action)
 	}
 	if got := env.requests.take(); len(got) > 0 {
-		t.Errorf("requests for what is gone already: %q", got)
+		t.Errorf("requests for a deleted object: %q", got)
 	}
 }
 

@@ -63,10 +63,10 @@ func TestInventoryIsWrittenBeforeTheFirstObject(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(webSet)
 	must(t, env.engine.Begin(t.Context(), ms, nil))
-	env.crash() // A crash before, or in the middle of, the first apply.
+	env.crash() // Before, or during, the first apply.
 	env.start()
 	if n := env.engine.Size(); n != len(ms) {
-		t.Errorf("%d objects are known after the crash, want %d", n, len(ms))
+		t.Errorf("%d objects in the inventory after the crash, want %d", n, len(ms))
 	}
 }
 
@@ -94,7 +94,7 @@ func TestInventoryOfAnUnsupportedFormatIsRefused(t *testing.T) {
 	_, err = env.engine.Load(t.Context())
 	var refused *Error
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "format") {
-		t.Errorf("err = %v, want a refusal of format 7", err)
+		t.Errorf("err = %v, want format 7 refused", err)
 	}
 }
 

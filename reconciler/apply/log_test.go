@@ -18,12 +18,12 @@ func TestFieldsThatOutliveTheManifestAreLogged(t *testing.T) {
 	ms := env.manifests(webSet)[:1]
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
-	// Another applier that wants the same value shares the field.
+	// Another applier of the same value co-owns the field.
 	env.awaitVersion(env.shareField(ms[0].ID.Name), ms[0].ID)
 	next := env.manifests(strings.Replace(webSet, `, b: "2"`, "", 1))[:1]
 	env.apply(next, Updating)
 	if b, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "b"); b != "2" {
-		t.Fatalf("data.b is %q, want it to stay with its other holder", b)
+		t.Fatalf("data.b is %q, want it kept by its other manager", b)
 	}
 	if got := env.log.with("stay", "other-tool", ".data.b", "settings"); len(got) != 1 {
 		t.Errorf("lines about data.b: %q, want one; all: %q", got, env.log.with())
@@ -31,11 +31,11 @@ func TestFieldsThatOutliveTheManifestAreLogged(t *testing.T) {
 	env.awaitEvents(next)
 	env.apply(next, Reconciling)
 	if got := env.log.with("other-tool"); len(got) != 1 {
-		t.Errorf("it was told again: %q", got)
+		t.Errorf("it was logged again: %q", got)
 	}
 }
 
-// shareField has another tool apply data.b of a ConfigMap as it is.
+// shareField applies the current data.b of a ConfigMap with another manager.
 func (env *testEnv) shareField(name string) *unstructured.Unstructured {
 	env.t.Helper()
 	o, err := env.resource(env.id("ConfigMap", name)).Apply(env.t.Context(), name, &unstructured.Unstructured{Object: map[string]any{
@@ -93,8 +93,7 @@ func TestUnwatchableKindIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// Most objects that controllers write too have no field in common with them: a
-// changed manifest costs one request then.
+// Most objects share no field with the controllers that write them.
 func TestChangedObjectWithoutSharedFieldsCostsOneRequest(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(webSet)[:1]
@@ -103,7 +102,7 @@ func TestChangedObjectWithoutSharedFieldsCostsOneRequest(t *testing.T) {
 	env.awaitVersion(env.patch(ms[0].ID, "ca-injector", `{"data":{"ca":"x"}}`), ms[0].ID)
 	next := env.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))[:1]
 	must(t, env.engine.Begin(t.Context(), next, nil))
-	env.engine.set.sub.Close() // No verification of what the controller wrote.
+	env.engine.set.sub.Close() // No verification of the controller's write.
 	env.requests.take()
 	_, err := env.engine.Apply(t.Context(), &next[0], Updating)
 	must(t, err)

@@ -21,20 +21,20 @@ func TestUnclearObjectStaysUnclearUntilItIsVerified(t *testing.T) {
 	look := func(view live.View) Verdict { return p.remember(Compare(recorded(), service, testManager, view)) }
 	status := shown("102", func(o *live.Object) { o.Status = d("other") })
 	if got := look(status); got != InSync {
-		t.Fatalf("a status write alone is %s, want Level", got)
+		t.Fatalf("a status write alone is %s, want InSync", got)
 	}
 	if got := look(shown("101")); got != Unclear {
 		t.Fatalf("a write without a trace is %s, want Unclear", got)
 	}
 	if got := look(status); got != Unclear {
-		t.Errorf("a status write after it is %s, want Unclear still", got)
+		t.Errorf("a status write after it is %s, want Unclear", got)
 	}
 	if got := look(shown("103", func(o *live.Object) { o.OwnFields[0].Entry = d("other") })); got != Drifted {
 		t.Errorf("a drift after it is %s, want Drifted", got)
 	}
 	p.accepted()
 	if got := look(status); got != InSync {
-		t.Errorf("a status write after the verification is %s, want Level", got)
+		t.Errorf("a status write after the verification is %s, want InSync", got)
 	}
 }
 
@@ -54,8 +54,8 @@ spec: {selector: {app: web}, ports: [{name: a, port: 80}, {name: b, port: 81}]}
 		name, _ := first["name"].(string)
 		return name
 	}
-	// The order of a keyed list is in no entry, and a Service counts no
-	// generations.
+	// managedFields doesn't contain the order of a keyed list, and a Service counts
+	// no generations.
 	reorder := func() {
 		_, err := env.resource(ms[0].ID).Patch(t.Context(), "web", types.JSONPatchType,
 			[]byte(`[{"op":"replace","path":"/spec/ports","value":[{"name":"b","port":81,"protocol":"TCP","targetPort":81},{"name":"a","port":80,"protocol":"TCP","targetPort":80}]}]`),
@@ -65,9 +65,9 @@ spec: {selector: {app: web}, ports: [{name: a, port: 80}, {name: b, port: 81}]}
 	reorder()
 	env.await("the first repair", func() bool { return order() == "a" })
 	env.awaitEvents(ms)
-	reorder() // Within the pace of verifications: it is put off.
+	reorder() // Its verification is delayed.
 	env.awaitVersion(env.get(ms[0].ID), ms[0].ID)
-	env.await("the verification to be put off", func() bool { return env.isDue(ms[0].ID) })
+	env.await("the verification to be delayed", func() bool { return env.isDue(ms[0].ID) })
 	env.patch(ms[0].ID, "cloud-controller-manager", `{"status":{"conditions":[{"type":"X","status":"True","lastTransitionTime":"2026-11-30T00:00:00Z","reason":"X","message":""}]}}`, "status")
 	began := time.Now()
 	env.await("the second repair", func() bool { return order() == "a" })

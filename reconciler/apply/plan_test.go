@@ -46,24 +46,24 @@ func TestDecideReturnsTheRequiredStep(t *testing.T) {
 		want    step
 		changed bool
 	}{
-		"an object that was never applied":                     {&inventory.Entry{}, &pace{}, manifest(), gone, stepInitial, true},
-		"a level object":                                       {entryNow(), &pace{}, manifest(), shown("100"), stepNone, false},
-		"a new manifest of a level object":                     {entryNow(), &pace{}, manifest(newHash), shown("100"), stepApply, true},
-		"a new manifest waits for no contest":                  {entryNow(), busy, manifest(newHash), shown("101", drift), stepApply, true},
-		"drift":                                                {entryNow(), &pace{}, manifest(), shown("101", drift), stepApply, false},
-		"drift in a contest":                                   {entryNow(), busy, manifest(), shown("101", drift), stepDefer, false},
-		"an unclear object":                                    {entryNow(), &pace{}, manifest(), shown("101", generation), stepVerify, false},
-		"an unclear object that was verified just now":         {entryNow(), &pace{verifies: 1, lastVerify: now}, manifest(), shown("101", generation), stepDefer, false},
-		"an object of a kind that isn't watched":               {entryNow(), &pace{}, manifest(), live.View{}, stepVerify, false},
-		"a missing object":                                     {entryNow(), &pace{}, manifest(), gone, stepApply, false},
-		"a Job that had finished before it went":               {entryNow(func(e *inventory.Entry) { e.Finished = true }), &pace{}, manifest(), gone, stepNone, false},
-		"a Job that had finished when the watch failed":        {entryNow(func(e *inventory.Entry) { e.Finished = true }), &pace{}, manifest(), live.View{}, stepNone, false},
-		"a Job that had failed when the watch failed":          {entryNow(func(e *inventory.Entry) { e.Failed = true }), &pace{}, manifest(), live.View{}, stepNone, false},
-		"a finished Job whose manifest changed amid an outage": {entryNow(func(e *inventory.Entry) { e.Finished = true }), &pace{}, manifest(newHash), live.View{}, stepApply, true},
-		"a create-only object is let drift":                    {entryNow(), &pace{}, manifest(createOnly), shown("101", drift), stepNone, false},
-		"a create-only object keeps its old manifest":          {entryNow(), &pace{}, manifest(createOnly, newHash), shown("101"), stepNone, false},
-		"a create-only object that is gone is made again":      {entryNow(), &pace{}, manifest(createOnly), gone, stepApply, false},
-		"a create-only object that can't be watched is let be": {entryNow(), &pace{}, manifest(createOnly), live.View{}, stepNone, false},
+		"an object that was never applied":              {&inventory.Entry{}, &pace{}, manifest(), gone, stepInitial, true},
+		"an object in sync":                             {entryNow(), &pace{}, manifest(), shown("100"), stepNone, false},
+		"a changed manifest of an object in sync":       {entryNow(), &pace{}, manifest(newHash), shown("100"), stepApply, true},
+		"a changed manifest isn't delayed by a contest": {entryNow(), busy, manifest(newHash), shown("101", drift), stepApply, true},
+		"drift":              {entryNow(), &pace{}, manifest(), shown("101", drift), stepApply, false},
+		"drift in a contest": {entryNow(), busy, manifest(), shown("101", drift), stepDefer, false},
+		"an unclear object":  {entryNow(), &pace{}, manifest(), shown("101", generation), stepVerify, false},
+		"an unclear object that was just verified":     {entryNow(), &pace{verifies: 1, lastVerify: now}, manifest(), shown("101", generation), stepDefer, false},
+		"an object of an unwatched kind":               {entryNow(), &pace{}, manifest(), live.View{}, stepVerify, false},
+		"a missing object":                             {entryNow(), &pace{}, manifest(), gone, stepApply, false},
+		"a finished Job that was deleted":              {entryNow(func(e *inventory.Entry) { e.Finished = true }), &pace{}, manifest(), gone, stepNone, false},
+		"a finished Job during a watch outage":         {entryNow(func(e *inventory.Entry) { e.Finished = true }), &pace{}, manifest(), live.View{}, stepNone, false},
+		"a failed Job during a watch outage":           {entryNow(func(e *inventory.Entry) { e.Failed = true }), &pace{}, manifest(), live.View{}, stepNone, false},
+		"a changed finished Job during a watch outage": {entryNow(func(e *inventory.Entry) { e.Finished = true }), &pace{}, manifest(newHash), live.View{}, stepApply, true},
+		"drift of a create-only object":                {entryNow(), &pace{}, manifest(createOnly), shown("101", drift), stepNone, false},
+		"a changed manifest of a create-only object":   {entryNow(), &pace{}, manifest(createOnly, newHash), shown("101"), stepNone, false},
+		"a missing create-only object":                 {entryNow(), &pace{}, manifest(createOnly), gone, stepApply, false},
+		"a create-only object of an unwatched kind":    {entryNow(), &pace{}, manifest(createOnly), live.View{}, stepNone, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := decide(tc.en, tc.p, tc.m, testManager, tc.view, now)
@@ -71,7 +71,7 @@ func TestDecideReturnsTheRequiredStep(t *testing.T) {
 				t.Errorf("decide = step %d changed %t (%s), want step %d changed %t", got.step, got.changed, got.verdict, tc.want, tc.changed)
 			}
 			if got.step == stepDefer && !got.until.After(now) {
-				t.Error("put off until now")
+				t.Error("delayed until now")
 			}
 		})
 	}
@@ -80,9 +80,9 @@ func TestDecideReturnsTheRequiredStep(t *testing.T) {
 func TestEndOfAJobIsNotAttributedToItsSuccessor(t *testing.T) {
 	it := &item{id: payload.ObjectID{Group: "batch", Kind: "Job", Name: "x"}, entry: &inventory.Slot{Entry: inventory.Entry{Record: recorded()}}}
 	if it.jobEnded(live.View{State: live.Absent, AsOf: "99", Ended: "before", Finished: true}) || it.entry.Finished {
-		t.Error("a Job finished by the end of the one that it replaced")
+		t.Error("the end of the predecessor finished the Job")
 	}
 	if !it.jobEnded(live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}) || !it.entry.Finished {
-		t.Error("a Job that finished doesn't count as finished")
+		t.Error("a finished Job isn't recorded as finished")
 	}
 }

@@ -58,7 +58,8 @@ func TestObjectsCreatedBeforeTwoCrashesWithoutRecordsArePruned(t *testing.T) {
 		must(t, err)
 	}
 	made := env.get(ms[0].ID).GetCreationTimestamp()
-	// The second one changes an object when its age doesn't tell any more.
+	// The second process changes an object that is too old to be recognized as
+	// created.
 	env.await("the objects to be older", func() bool { return time.Since(made.Time) > 3*time.Second })
 	env.restart()
 	next := env.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))
@@ -81,13 +82,13 @@ func testPruneWithoutRecord(t *testing.T, reapplied bool) {
 	found := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"a": "1"}}
 	found, err := env.kube.CoreV1().ConfigMaps(env.ns).Create(t.Context(), found, metav1.CreateOptions{FieldManager: "kubectl-create"})
 	must(t, err)
-	env.await("the object that was found to be older", func() bool { return time.Since(found.CreationTimestamp.Time) > 3*time.Second })
+	env.await("the pre-existing object to be older", func() bool { return time.Since(found.CreationTimestamp.Time) > 3*time.Second })
 	must(t, env.engine.Begin(t.Context(), ms, nil))
 	for i := range ms {
 		_, err := env.engine.Apply(t.Context(), &ms[i], Updating)
 		must(t, err)
 	}
-	env.restart() // Nothing was flushed since Begin.
+	env.restart() // The records weren't flushed.
 	if reapplied {
 		env.apply(ms, Updating)
 		env.awaitEvents(ms)
@@ -97,10 +98,10 @@ func testPruneWithoutRecord(t *testing.T, reapplied bool) {
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:2]), generous)
 	must(t, err)
 	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[0].ID || !env.exists(ms[0].ID) {
-		t.Errorf("orphaned %v, want the ConfigMap that was there before", result.Orphaned)
+		t.Errorf("orphaned %v, want the pre-existing ConfigMap", result.Orphaned)
 	}
 	if len(result.Deleted) != len(ms)-2 {
-		t.Errorf("deleted %v, want all that the dead process made", result.Deleted)
+		t.Errorf("deleted %v, want all objects that the crashed process created", result.Deleted)
 	}
 }
 
@@ -133,12 +134,12 @@ func TestPruneGuard(t *testing.T) {
 		opts        PruneOptions
 		refused     bool
 	}{
-		"a fifth of many goes":                   {20, 100, PruneOptions{MaxPercent: 20}, false},
-		"more than a fifth doesn't":              {21, 100, PruneOptions{MaxPercent: 20}, true},
-		"a small set may lose a few":             {1, 3, PruneOptions{MaxPercent: 20}, false},
-		"but never all":                          {3, 3, PruneOptions{MaxPercent: 100}, true},
-		"a fraction of nothing forbids all":      {1, 100, PruneOptions{}, true},
-		"the deletion of the set needs no guard": {3, 3, PruneOptions{All: true}, false},
+		"at the percentage":          {20, 100, PruneOptions{MaxPercent: 20}, false},
+		"above the percentage":       {21, 100, PruneOptions{MaxPercent: 20}, true},
+		"few objects of a small set": {1, 3, PruneOptions{MaxPercent: 20}, false},
+		"all objects":                {3, 3, PruneOptions{MaxPercent: 100}, true},
+		"0 percent":                  {1, 100, PruneOptions{}, true},
+		"the deletion of the set":    {3, 3, PruneOptions{All: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := guard(payload.PruneCount{Deleted: tc.gone, Kept: tc.total - tc.gone, Total: tc.total}, tc.opts)
@@ -192,7 +193,7 @@ func TestT7OnlyTheSameUIDIsDeleted(t *testing.T) {
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 	must(t, err)
 	if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
-		t.Errorf("%+v, want the other object left alone", result)
+		t.Errorf("%+v, want the other object kept", result)
 	}
 }
 
@@ -206,7 +207,7 @@ func TestT7OnlyObjectsWithTheFieldManagerAreDeleted(t *testing.T) {
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 	must(t, err)
 	if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
-		t.Errorf("%+v, want the object left alone", result)
+		t.Errorf("%+v, want the object kept", result)
 	}
 }
 
@@ -220,7 +221,7 @@ func TestT7ControlledObjectsAreKept(t *testing.T) {
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 	must(t, err)
 	if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
-		t.Errorf("%+v, want the object left alone", result)
+		t.Errorf("%+v, want the object kept", result)
 	}
 }
 
@@ -240,7 +241,7 @@ func TestT7ForgedInventoryDeletesNoOtherObjects(t *testing.T) {
 	_, err = env.engine.Prune(t.Context(), keepOf(ms), generous)
 	must(t, err)
 	if !env.exists(payload.ObjectID{Kind: "ConfigMap", Namespace: env.ns, Name: "victim"}) {
-		t.Error("a forged entry deleted a foreign object")
+		t.Error("a forged entry deleted another object")
 	}
 }
 
@@ -269,9 +270,8 @@ metadata: {name: stays, namespace: NS}
 	}
 }
 
-// Kubernetes copies the labels of a Service to its EndpointSlices, so that those
-// carry the label of a member of the set. An inventory that names one, even as
-// created by the set, deletes it as little as the label does.
+// Kubernetes copies the labels of a Service to its EndpointSlices, including the
+// member label. Neither that label nor a forged inventory entry deletes one.
 func TestCopiedLabelsDeleteNothing(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(webSet)
@@ -295,14 +295,14 @@ func TestCopiedLabelsDeleteNothing(t *testing.T) {
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[:5]), generous)
 	must(t, err)
 	if len(result.Deleted) != 1 || result.Deleted[0] != ms[5].ID {
-		t.Errorf("deleted %v, want the Secret alone", result.Deleted)
+		t.Errorf("deleted %v, want only the Secret", result.Deleted)
 	}
 	if len(result.Orphaned) != 1 || result.Orphaned[0].ID != id || !env.exists(id) {
-		t.Errorf("%+v, want the EndpointSlice left alone", result)
+		t.Errorf("%+v, want the EndpointSlice orphaned", result)
 	}
 }
 
-// twoVersions is widgetText with a second version that is served too.
+// twoVersions is widgetText with a second served version.
 func (env *testEnv) twoVersions() string {
 	text := env.widgets(widgetText)
 	version := text[strings.Index(text, "  - name: v1\n"):strings.Index(text, "---")]
@@ -318,14 +318,14 @@ func TestObjectOfAnUnservedVersionIsPruned(t *testing.T) {
 	env.awaitEvents(ms)
 	next := env.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
 	env.apply(next, Updating)
-	env.await("the version to go", func() bool {
+	env.await("the version to be unserved", func() bool {
 		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
 	env.restartWithWait(time.Second)
 	result, err := env.engine.Prune(t.Context(), keepOf(next), generous)
 	if !env.dying(ms[1].ID) {
-		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", result, err)
+		t.Errorf("%+v, %v: want the Widget deleted in the served version", result, err)
 	}
 }
 
@@ -336,7 +336,7 @@ func TestDeleteManifestOfAnUnservedVersionDeletes(t *testing.T) {
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
 	env.apply(env.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1], Updating)
-	env.await("the version to go", func() bool {
+	env.await("the version to be unserved", func() bool {
 		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
@@ -348,12 +348,12 @@ func TestDeleteManifestOfAnUnservedVersionDeletes(t *testing.T) {
 	}
 	ch, err := env.engine.Apply(t.Context(), &del, Updating)
 	if !env.dying(ms[1].ID) {
-		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", ch, err)
+		t.Errorf("%+v, %v: want the Widget deleted in the served version", ch, err)
 	}
 }
 
-// dying reports whether the object is gone or on its way: the server's garbage
-// collector finds a new kind late.
+// dying reports whether the object is deleted or being deleted: the garbage
+// collector discovers a new kind late.
 func (env *testEnv) dying(id payload.ObjectID) bool {
 	env.t.Helper()
 	o, err := env.resource(id).Get(env.t.Context(), id.Name, metav1.GetOptions{})
@@ -364,7 +364,7 @@ func (env *testEnv) dying(id payload.ObjectID) bool {
 	return o.GetDeletionTimestamp() != nil
 }
 
-// target is where an object was, by names that need no server.
+// target returns the location of an object without discovery.
 func (env *testEnv) target(m payload.Manifest) target {
 	resource := m.GVK.GroupVersion().WithResource(strings.ToLower(m.GVK.Kind) + "s")
 	return target{mapping: &meta.RESTMapping{Resource: resource, GroupVersionKind: m.GVK, Scope: meta.RESTScopeNamespace}, namespace: m.ID.Namespace, name: m.ID.Name}
@@ -381,29 +381,29 @@ func TestObjectOfAnUnservedKindStaysInTheInventory(t *testing.T) {
 		_, err := crds.Patch(t.Context(), ms[0].ID.Name, types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/versions/0/served","value":`+on+`}]`), metav1.PatchOptions{})
 		must(t, err)
 	}
-	env.engine.set.sub.Close() // Nobody repairs the definition.
+	env.engine.set.sub.Close() // No repair of the CRD.
 	served("false")
-	env.await("the kind to go", func() bool {
+	env.await("the kind to be unserved", func() bool {
 		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonTypeMissing || !refused.Retriable() || !strings.Contains(err.Error(), ms[0].ID.Name) {
-		t.Errorf("err = %v, want a retriable %s that names the definition", err, ReasonTypeMissing)
+		t.Errorf("err = %v, want a retriable %s with the name of the CRD", err, ReasonTypeMissing)
 	}
 	if len(result.Deleted) != 0 || env.engine.set.item(ms[1].ID) == nil {
-		t.Errorf("%+v: an object that nobody saw go was forgotten", result)
+		t.Errorf("%+v: an object left the inventory without a confirmed deletion", result)
 	}
 	served("true")
-	env.await("the kind to be back", func() bool {
+	env.await("the kind to be served", func() bool {
 		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return err == nil
 	})
 	env.restartWithWait(time.Second)
 	result, err = env.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
 	if !env.dying(ms[1].ID) {
-		t.Errorf("%+v, %v: the Widget is left", result, err)
+		t.Errorf("%+v, %v: want the Widget deleted", result, err)
 	}
 }
 
@@ -413,18 +413,18 @@ func TestObjectOfADeletedKindIsDeleted(t *testing.T) {
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
 	env.restart()
-	env.engine.set.sub.Close() // Nobody makes the definition again.
+	env.engine.set.sub.Close() // No repair of the CRD.
 	must(t, env.resource(ms[0].ID).Delete(t.Context(), ms[0].ID.Name, metav1.DeleteOptions{}))
-	env.await("the definition's end", func() bool { return !env.exists(ms[0].ID) })
+	env.await("the deletion of the CRD", func() bool { return !env.exists(ms[0].ID) })
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[2:]), PruneOptions{MaxPercent: 90})
 	must(t, err)
 	if !slices.Contains(result.Deleted, ms[1].ID) {
-		t.Errorf("%+v, want the Widget known to be gone with its kind", result)
+		t.Errorf("%+v, want the Widget deleted with its kind", result)
 	}
 }
 
-// A server that answers for the others says nothing of an aggregated one that
-// is down.
+// Discovery of the other APIs doesn't prove that an unavailable aggregated API was
+// removed.
 func TestObjectsOfAnUnavailableAPIStayInTheInventory(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(twoMaps)
@@ -435,7 +435,7 @@ func TestObjectsOfAnUnavailableAPIStayInTheInventory(t *testing.T) {
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1." + group},
 		"spec": map[string]any{
 			"group": group, "version": "v1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100), "insecureSkipTLSVerify": true,
-			"service": map[string]any{"namespace": env.ns, "name": "nobody", "port": int64(443)},
+			"service": map[string]any{"namespace": env.ns, "name": "missing", "port": int64(443)},
 		},
 	}}, metav1.CreateOptions{})
 	must(t, err)
@@ -448,7 +448,7 @@ func TestObjectsOfAnUnavailableAPIStayInTheInventory(t *testing.T) {
 	widget := payload.ObjectID{Group: group, Kind: "Widget", Namespace: env.ns, Name: "one"}
 	result, err := env.engine.Prune(t.Context(), keepOf(ms), generous)
 	if err == nil || env.engine.set.item(widget) == nil {
-		t.Errorf("%+v, %v: an object that nobody saw go was forgotten", result, err)
+		t.Errorf("%+v, %v: an object left the inventory without a confirmed deletion", result, err)
 	}
 }
 
@@ -462,23 +462,23 @@ func TestUnconfirmedDeletionStaysInTheInventory(t *testing.T) {
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
 	var refused *Error
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "example.com/hold") {
-		t.Fatalf("err = %v, want one that names the finalizer", err)
+		t.Fatalf("err = %v, want the finalizer", err)
 	}
 	if !slices.Contains(env.engine.Deleting(), ms[5].ID) {
 		t.Errorf("being deleted: %v, want %s among them", env.engine.Deleting(), ms[5].ID)
 	}
 	if !slices.Contains(result.Pending, ms[5].ID) || !env.exists(ms[4].ID) {
-		t.Errorf("%+v, want the Secret pending and what is below untouched", result)
+		t.Errorf("%+v, want the Secret pending and lower run levels unchanged", result)
 	}
 	env.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":null}}`)
-	env.restartWithWait(patience) // another process; the server's garbage collection takes its time
+	env.restartWithWait(patience) // The garbage collection takes time.
 	_, err = env.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
 	must(t, err)
 	if env.exists(ms[5].ID) || env.exists(ms[4].ID) {
-		t.Error("the deletion wasn't finished after the restart")
+		t.Error("the deletion wasn't continued after the restart")
 	}
 	if env.noticesOf(ms[5].ID, ReasonPruned, "") != 1 || env.noticesOf(ms[4].ID, ReasonPruned, "") != 1 {
-		t.Errorf("notices: %v, want one of each deletion", env.notices)
+		t.Errorf("notices: %v, want one per deletion", env.notices)
 	}
 }
 
@@ -501,8 +501,8 @@ func TestProtectedObjects(t *testing.T) {
 	}
 }
 
-// forgetRecords makes the inventory one whose process ended before it wrote the
-// records, and of which nothing could be read since.
+// forgetRecords removes the records from the inventory, as if the process had ended
+// before it wrote them and no object could be read since.
 func (env *testEnv) forgetRecords(ms []payload.Manifest) {
 	for i := range ms {
 		it := env.engine.set.item(ms[i].ID)
@@ -518,7 +518,7 @@ func TestPruneGuardCountsObjectsWithoutRecords(t *testing.T) {
 	ms := env.manifests(webSet)
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
-	env.engine.set.sub.Close() // Nobody repairs what is to go.
+	env.engine.set.sub.Close() // No repair of the objects to prune.
 	env.forgetRecords(ms)
 	_, err := env.engine.Prune(t.Context(), keepOf(ms[:1]), PruneOptions{})
 	var refused *Error
@@ -540,7 +540,7 @@ func TestObjectOfAnUnservedVersionWithoutRecordIsPruned(t *testing.T) {
 	env.awaitEvents(ms)
 	next := env.manifests(strings.Replace(text, "name: v1alpha1\n    served: true", "name: v1alpha1\n    served: false", 1))[:1]
 	env.apply(next, Updating)
-	env.await("the version to go", func() bool {
+	env.await("the version to be unserved", func() bool {
 		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
@@ -548,12 +548,12 @@ func TestObjectOfAnUnservedVersionWithoutRecordIsPruned(t *testing.T) {
 	env.forgetRecords(ms[1:2])
 	result, err := env.engine.Prune(t.Context(), keepOf(next), generous)
 	if !env.dying(ms[1].ID) {
-		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", result, err)
+		t.Errorf("%+v, %v: want the Widget deleted in the served version", result, err)
 	}
 }
 
-// Nobody watches the definition here: that the version isn't served any more is
-// only known by the answer that there is no such path.
+// The CRD isn't watched, so that only the response shows that the version isn't
+// served.
 func TestDeleteManifestDistinguishesAnUnservedPathFromADeletedObject(t *testing.T) {
 	env := newEnv(t)
 	text := env.twoVersions()
@@ -569,7 +569,7 @@ func TestDeleteManifestDistinguishesAnUnservedPathFromADeletedObject(t *testing.
 	env.apply(widget, Updating)
 	_, err = crds.Patch(t.Context(), crd.GetName(), types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/versions/1/served","value":false}]`), metav1.PatchOptions{})
 	must(t, err)
-	env.await("the version to go", func() bool {
+	env.await("the version to be unserved", func() bool {
 		_, err := env.engine.applier.client.get(t.Context(), env.target(ms[1]))
 		return apierrors.IsNotFound(err) && missingResource(err)
 	})
@@ -578,6 +578,6 @@ func TestDeleteManifestDistinguishesAnUnservedPathFromADeletedObject(t *testing.
 	defer cancel()
 	ch, err := env.engine.Apply(ctx, &del, Updating)
 	if !env.dying(ms[1].ID) {
-		t.Errorf("%+v, %v: want the Widget deleted in the version that is left", ch, err)
+		t.Errorf("%+v, %v: want the Widget deleted in the served version", ch, err)
 	}
 }

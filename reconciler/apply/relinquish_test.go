@@ -32,7 +32,7 @@ spec:
     spec: {containers: [{name: web, image: "example.com/web:1"}]}
 `
 
-// ignoring is text whose Deployment leaves its replicas to others.
+// ignoring returns text with a Deployment that ignores its replicas.
 func ignoring(text string) string {
 	return strings.Replace(text, "{name: web, namespace: NS}", "{name: web, namespace: NS, annotations: {lockstep.dev/ignore-fields: /spec/replicas}}", 1)
 }
@@ -43,7 +43,7 @@ func (env *testEnv) replicas(id payload.ObjectID) int64 {
 	return n
 }
 
-// scale sets the replicas through the subresource.
+// scale sets the replicas through the scale subresource.
 func (env *testEnv) scale(id payload.ObjectID, manager, n string) {
 	env.t.Helper()
 	env.patch(id, manager, `{"spec":{"replicas":`+n+`}}`, "scale")
@@ -64,10 +64,10 @@ func TestNewlyIgnoredFieldsKeepTheirValues(t *testing.T) {
 	env.apply(env.manifests(ignoring(scaledText)), Updating)
 	env.wantReplicas(ms[0].ID, 3, "after a release that ignores them")
 	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "web:1", "web:2", 1))), Updating)
-	env.wantReplicas(ms[0].ID, 3, "after the next one")
+	env.wantReplicas(ms[0].ID, 3, "after the next release")
 	env.patch(ms[0].ID, "someone", `{"spec":{"replicas":5}}`)
 	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "web:1", "web:3", 1))), Updating)
-	env.wantReplicas(ms[0].ID, 5, "though they are ignored")
+	env.wantReplicas(ms[0].ID, 5, "after a release that ignores them")
 }
 
 func TestNewlyIgnoredFieldsThatLeaveTheManifestKeepTheirValues(t *testing.T) {
@@ -76,7 +76,7 @@ func TestNewlyIgnoredFieldsThatLeaveTheManifestKeepTheirValues(t *testing.T) {
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
 	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "  replicas: 3\n", "", 1))), Updating)
-	env.wantReplicas(ms[0].ID, 3, "after a release that ignores them and doesn't name them")
+	env.wantReplicas(ms[0].ID, 3, "after a release that ignores and omits them")
 }
 
 func TestIgnoredFieldsOfAnAdoptedObjectKeepTheirValues(t *testing.T) {
@@ -108,14 +108,14 @@ func TestUserEditOfAnIgnoredFieldSurvivesTheNextRelease(t *testing.T) {
 	env.awaitEvents(ms)
 	env.awaitVersion(env.patch(ms[0].ID, "kubectl-edit", `{"spec":{"replicas":7}}`), ms[0].ID)
 	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "web:1", "web:2", 1))), Updating)
-	env.wantReplicas(ms[0].ID, 7, "after a release that took the editor's other fields over")
+	env.wantReplicas(ms[0].ID, 7, "after a release that took over the other fields of the editor")
 }
 
 func TestIgnoredFieldsKeepTheirValuesAfterACrashBeforeTheyAreRelinquished(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(ignoring(scaledText))
 	must(t, env.engine.Begin(t.Context(), ms, nil))
-	// All that a process did which ended after its create.
+	// The process ended after the creation.
 	body, err := ms[0].Object.MarshalJSON()
 	must(t, err)
 	force := true
@@ -141,19 +141,19 @@ func TestReplicasThatLeaveTheManifestKeepTheirValue(t *testing.T) {
 			bare := strings.Replace(text, "  replicas: 3\n", "", 1)
 			env.requests.take()
 			env.apply(env.manifests(bare), Updating)
-			env.wantReplicas(ms[0].ID, 3, "after a release that doesn't name them")
+			env.wantReplicas(ms[0].ID, 3, "after a release that omits them")
 			env.requests.take()
 			next := env.manifests(strings.Replace(bare, "web:1", "web:2", 1))
 			env.apply(next, Updating)
-			env.wantReplicas(ms[0].ID, 3, "after the next one")
+			env.wantReplicas(ms[0].ID, 3, "after the next release")
 			if got := env.requests.take(); len(got) != 1 {
-				t.Errorf("requests: %q, want one patch once the field is others'", got)
+				t.Errorf("requests: %q, want one patch", got)
 			}
 			env.patch(ms[0].ID, "someone", `{"spec":{"replicas":6}}`)
 			env.apply(env.manifests(strings.Replace(bare, "web:1", "web:3", 1)), Updating)
-			env.wantReplicas(ms[0].ID, 6, "after somebody scaled what nobody declares")
+			env.wantReplicas(ms[0].ID, 6, "after another manager scaled them")
 			env.apply(ms, Updating)
-			env.wantReplicas(ms[0].ID, 3, "when a release names them again")
+			env.wantReplicas(ms[0].ID, 3, "after a release that sets them again")
 		})
 	}
 }
@@ -165,13 +165,13 @@ func TestYieldsOutlastAWatchOutage(t *testing.T) {
 	env.awaitEvents(ms)
 	env.scale(ms[0].ID, "horizontal-pod-autoscaler", "5")
 	env.await("a yield", func() bool { return len(env.engine.Yielded()[ms[0].ID]) == 1 })
-	env.await("level", func() bool { return env.inSync(ms[0].ID) })
+	env.await("the object to be in sync", func() bool { return env.inSync(ms[0].ID) })
 	must(t, env.engine.Flush(t.Context()))
 	env.restartUnwatched()
 	ch := env.apply(ms, Reconciling)[0]
-	env.wantReplicas(ms[0].ID, 5, "after a pass without a watch")
+	env.wantReplicas(ms[0].ID, 5, "after a sync without a watch")
 	if len(ch.Yielded) != 1 {
-		t.Errorf("yields after a pass without a watch: %v, want the one", ch.Yielded)
+		t.Errorf("yields after a sync without a watch: %v, want one", ch.Yielded)
 	}
 	env.apply(env.manifests(strings.Replace(scaledText, "web:1", "web:2", 1)), Updating)
 	env.wantReplicas(ms[0].ID, 5, "after a release without a watch")
@@ -185,7 +185,7 @@ func TestIgnoredFieldsAreNotForcedDuringAWatchOutage(t *testing.T) {
 	must(t, env.engine.Flush(t.Context()))
 	env.restartUnwatched()
 	env.apply(ms, Reconciling)
-	env.wantReplicas(ms[0].ID, 5, "after a pass without a watch")
+	env.wantReplicas(ms[0].ID, 5, "after a sync without a watch")
 	env.apply(env.manifests(ignoring(strings.Replace(scaledText, "web:1", "web:2", 1))), Updating)
 	env.wantReplicas(ms[0].ID, 5, "after a release without a watch")
 }
@@ -197,7 +197,7 @@ func TestReplicasAreYieldedToAnAutoscalerDuringAWatchOutage(t *testing.T) {
 	env.restartUnwatched()
 	env.scale(ms[0].ID, "horizontal-pod-autoscaler", "5")
 	ch := env.apply(ms, Reconciling)[0]
-	env.wantReplicas(ms[0].ID, 5, "after a pass without a watch")
+	env.wantReplicas(ms[0].ID, 5, "after a sync without a watch")
 	if len(ch.Yielded) != 1 {
 		t.Errorf("yields: %v, want the replicas", ch.Yielded)
 	}
@@ -211,10 +211,10 @@ func TestObjectDeletedDuringAWatchOutageIsRecreatedWithAllFields(t *testing.T) {
 	must(t, env.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	env.await("the deletion", func() bool { return !env.exists(ms[0].ID) })
 	env.apply(ms, Reconciling)
-	env.wantReplicas(ms[0].ID, 3, "of the object that was made anew")
+	env.wantReplicas(ms[0].ID, 3, "of the recreated object")
 }
 
-// shows waits until the watch shows the object in this version.
+// awaitVersion waits until the cache has the version of the object.
 func (env *testEnv) awaitVersion(o *unstructured.Unstructured, id payload.ObjectID) {
 	env.t.Helper()
 	env.await("the watch to show "+id.String(), func() bool {
@@ -223,7 +223,7 @@ func (env *testEnv) awaitVersion(o *unstructured.Unstructured, id payload.Object
 	})
 }
 
-// blind starts the process again as one that may not watch anything.
+// restartUnwatched restarts the process with an identity that may not watch.
 func (env *testEnv) restartUnwatched() {
 	env.t.Helper()
 	env.crash()
@@ -244,17 +244,17 @@ func TestFieldIsReclaimedWhenItIsNoLongerIgnored(t *testing.T) {
 		return slices.ContainsFunc(env.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager == managedfields.InitialManager })
 	}
 	if !holds() {
-		t.Fatal("the ignored field wasn't handed over")
+		t.Fatal("the ignored field wasn't relinquished")
 	}
 	next := env.manifests(webSet)[:1]
 	env.apply(next, Updating)
 	env.awaitEvents(next)
 	if holds() {
-		t.Errorf("%s holds fields that the manifest insists on", managedfields.InitialManager)
+		t.Errorf("%s owns fields that the manifest doesn't ignore", managedfields.InitialManager)
 	}
 	last := env.manifests(strings.Replace(webSet, `, b: "2"`, "", 1))[:1]
 	env.apply(last, Updating)
 	if data, _ := env.get(ms[0].ID).Object["data"].(map[string]any); data["b"] != nil {
-		t.Errorf("data is %v: what left the manifest stays", data)
+		t.Errorf("data is %v, want b deleted", data)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// pass applies all manifests side by side and returns the requests it cost.
+// sync applies all manifests concurrently and returns the requests.
 func (env *testEnv) sync(ms []payload.Manifest, mode Mode) []string {
 	env.t.Helper()
 	began := time.Now()
@@ -34,13 +34,13 @@ func (env *testEnv) sync(ms []payload.Manifest, mode Mode) []string {
 	return got
 }
 
-// The goals of the design in request counts; the times are in the log.
+// The request counts are the goals of the design; the times are logged.
 func TestManyObjectsAreAppliedConcurrently(t *testing.T) {
 	env := newEnv(t)
 	var text strings.Builder
 	docs := strings.Split(webSet, "---")
 	for i := range 100 {
-		for _, doc := range docs[:4] { // Each with a name of its own.
+		for _, doc := range docs[:4] { // With unique names.
 			doc = strings.NewReplacer("name: settings,", fmt.Sprintf("name: settings%d,", i), "name: web, namespace", fmt.Sprintf("name: web%d, namespace", i)).Replace(doc)
 			text.WriteString("---" + doc)
 		}

@@ -26,7 +26,7 @@ func TestSlowRequestsMoveToABoundedNumberOfPlaces(t *testing.T) {
 		b := newBudget(2)
 		var places []*place
 		began := time.Now()
-		for range 2 + 2*slowPlaces { // As many as both rooms hold.
+		for range 2 + 2*slowPlaces { // All quick and slow places.
 			p, err := b.acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -34,7 +34,7 @@ func TestSlowRequestsMoveToABoundedNumberOfPlaces(t *testing.T) {
 			places = append(places, p)
 		}
 		if took := time.Since(began); took != slowPlaces*slowAfter {
-			t.Errorf("%d requests that hang began within %s, want two each %s", len(places), took, slowAfter)
+			t.Errorf("%d hanging requests started within %s, want two per %s", len(places), took, slowAfter)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -43,10 +43,10 @@ func TestSlowRequestsMoveToABoundedNumberOfPlaces(t *testing.T) {
 		}
 		for _, p := range places {
 			p.release()
-			p.release() // Twice is once.
+			p.release() // Idempotent.
 		}
 		if len(b.quick)+len(b.slow) > 0 {
-			t.Errorf("%d and %d places are taken after all were released", len(b.quick), len(b.slow))
+			t.Errorf("%d quick and %d slow places are taken after all were released", len(b.quick), len(b.slow))
 		}
 		p, err := b.acquire(t.Context())
 		if err != nil {
@@ -55,12 +55,12 @@ func TestSlowRequestsMoveToABoundedNumberOfPlaces(t *testing.T) {
 		p.release()
 		elapse(t, 2*slowAfter)
 		if len(b.quick)+len(b.slow) > 0 {
-			t.Error("a request that had ended moved on")
+			t.Error("an ended request moved to a slow place")
 		}
 	})
 }
 
-// hanging serves a webhook that doesn't answer until released.
+// hanging serves a webhook that doesn't respond until released.
 func hanging(t *testing.T) (url, ca string, release func()) {
 	t.Helper()
 	free := make(chan struct{})
@@ -104,7 +104,7 @@ func TestHangingWebhookDoesNotBlockOtherObjects(t *testing.T) {
 	began := time.Now()
 	env.apply(others, Updating)
 	if took := time.Since(began); took > 3*slowAfter+3*time.Second {
-		t.Errorf("three objects that have nothing to do with the webhook took %s", took)
+		t.Errorf("three other objects took %s", took)
 	}
 	group.Wait()
 	for i, err := range failures {
@@ -114,7 +114,7 @@ func TestHangingWebhookDoesNotBlockOtherObjects(t *testing.T) {
 		}
 	}
 	if took := time.Since(began); took > 2*15*time.Second {
-		t.Errorf("the objects behind the webhook were given up after %s: a slow failure was tried again", took)
+		t.Errorf("the objects behind the webhook failed after %s: a slow failure was retried", took)
 	}
 	remove()
 	env.await("the objects behind the webhook", func() bool {
@@ -126,11 +126,11 @@ func TestHangingWebhookDoesNotBlockOtherObjects(t *testing.T) {
 		return true
 	})
 	if got := env.get(next[0].ID).Object["data"].(map[string]any)["k"]; got != "w" {
-		t.Errorf("data.k is %q after the webhook went", got)
+		t.Errorf("data.k is %q after the webhook was removed", got)
 	}
 }
 
-// mapTexts are the texts of n ConfigMaps.
+// mapTexts returns n ConfigMaps.
 func mapTexts(n int) []string {
 	out := make([]string, n)
 	for i := range out {

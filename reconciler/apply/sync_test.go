@@ -21,12 +21,12 @@ const testManager = "lockstep:clusterrelease/x"
 
 func d(s string) live.Digest { return inventory.DigestOf(s) }
 
-// recorded is the record of an apply at version 100, generation 3.
+// recorded returns the record of an apply with version 100 and generation 3.
 func recorded() inventory.Record {
 	return inventory.Record{UID: "u", ResourceVersion: "100", Generation: 3, Desired: d("h"), Entry: d("e"), Values: d("m"), Status: d("s"), Foreign: d("f")}
 }
 
-// shown is the object as that apply left it, in another version.
+// shown returns the object as that apply left it, with another version.
 func shown(version string, change ...func(*live.Object)) live.View {
 	o := &live.Object{
 		UID: "u", ResourceVersion: version, Generation: 3, Status: d("s"), OtherManagers: d("f"),
@@ -57,36 +57,36 @@ func TestSyncDecision(t *testing.T) {
 		view live.View
 		want Verdict
 	}{
-		"the version that we wrote is level":                          {deployment, shown("100"), InSync},
-		"even if its digests can't be":                                {deployment, shown("100", entry), InSync},
-		"an event from before our answer says nothing":                {deployment, shown("99", entry, generation), InSync},
-		"a list that went back in time has to be verified":            {deployment, shown("99", merged), Unclear},
-		"a changed entry is drift":                                    {deployment, shown("101", entry), Drifted},
-		"a lost entry is drift":                                       {configMap, shown("101", taken), Drifted},
-		"a changed label value is drift":                              {configMap, shown("101", values), Drifted},
-		"drift goes before a status write":                            {configMap, shown("101", entry, status), Drifted},
-		"the same generation is level":                                {deployment, shown("101", status, foreign), InSync},
-		"another generation with the same entry is unclear":           {deployment, shown("101", generation), Unclear},
-		"custom resources count generations":                          {custom, shown("101", generation), Unclear},
-		"a status write is level without generations":                 {configMap, shown("101", status), InSync},
-		"a status write merged with others isn't":                     {configMap, shown("101", status, merged), Unclear},
-		"a foreign write without generations is unclear":              {configMap, shown("101", foreign), Unclear},
-		"a status write together with a foreign one is unclear":       {configMap, shown("101", status, foreign), Unclear},
-		"a write that leaves no trace is unclear":                     {configMap, shown("101"), Unclear},
-		"PriorityClass doesn't count though its generation isn't 0":   {priority, shown("101"), Unclear},
-		"another object of the name is none of ours":                  {deployment, shown("101", uid), Missing},
-		"the predecessor's last event says nothing":                   {deployment, shown("99", uid), InSync},
-		"a dying object is waited for":                                {deployment, shown("101", dying), Dying},
-		"absent since a newer version is missing":                     {deployment, live.View{State: live.Absent, AsOf: "101"}, Missing},
-		"absent as of an older version hasn't been seen yet":          {deployment, live.View{State: live.Absent, AsOf: "99"}, InSync},
-		"a Job that finished and is gone is done":                     {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}, Done},
-		"a Job whose predecessor finished is missing":                 {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "before", Finished: true}, Missing},
-		"an unwatched kind isn't known":                               {deployment, live.View{}, Unseen},
-		"absence in another epoch is missing whatever the version is": {deployment, live.View{State: live.Absent, AsOf: "99", Epoch: 1}, Missing},
+		"the recorded version is in sync":                        {deployment, shown("100"), InSync},
+		"the recorded version with other digests":                {deployment, shown("100", entry), InSync},
+		"an older event is in sync":                              {deployment, shown("99", entry, generation), InSync},
+		"a list with an older version is unclear":                {deployment, shown("99", merged), Unclear},
+		"a changed entry is drift":                               {deployment, shown("101", entry), Drifted},
+		"a lost entry is drift":                                  {configMap, shown("101", taken), Drifted},
+		"a changed label value is drift":                         {configMap, shown("101", values), Drifted},
+		"drift precedes a status write":                          {configMap, shown("101", entry, status), Drifted},
+		"the same generation is in sync":                         {deployment, shown("101", status, foreign), InSync},
+		"another generation with the same entry is unclear":      {deployment, shown("101", generation), Unclear},
+		"custom resources count generations":                     {custom, shown("101", generation), Unclear},
+		"a status write without generations is in sync":          {configMap, shown("101", status), InSync},
+		"a status write from a list is unclear":                  {configMap, shown("101", status, merged), Unclear},
+		"another manager's write without generations is unclear": {configMap, shown("101", foreign), Unclear},
+		"a status write with another manager's is unclear":       {configMap, shown("101", status, foreign), Unclear},
+		"a write without a trace is unclear":                     {configMap, shown("101"), Unclear},
+		"PriorityClass counts no generations":                    {priority, shown("101"), Unclear},
+		"another object of the name is missing":                  {deployment, shown("101", uid), Missing},
+		"an event of the predecessor is in sync":                 {deployment, shown("99", uid), InSync},
+		"a deleted object is dying":                              {deployment, shown("101", dying), Dying},
+		"absence as of a newer version is missing":               {deployment, live.View{State: live.Absent, AsOf: "101"}, Missing},
+		"absence as of an older version is in sync":              {deployment, live.View{State: live.Absent, AsOf: "99"}, InSync},
+		"a finished and removed Job is done":                     {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}, Done},
+		"a Job whose predecessor finished is missing":            {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "before", Finished: true}, Missing},
+		"an unwatched kind is unseen":                            {deployment, live.View{}, Unseen},
+		"absence in another epoch is missing":                    {deployment, live.View{State: live.Absent, AsOf: "99", Epoch: 1}, Missing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Compare(recorded(), tc.kind, testManager, tc.view); got != tc.want {
-				t.Errorf("Judge = %s, want %s", got, tc.want)
+				t.Errorf("Compare = %s, want %s", got, tc.want)
 			}
 		})
 	}
@@ -97,10 +97,10 @@ func TestObjectWithoutAnEntryIsInSyncUntilOneAppears(t *testing.T) {
 	rec.Entry, rec.Values = live.Digest{}, live.Digest{}
 	none := func(o *live.Object) { o.OwnFields = nil }
 	if got := Compare(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101", none, func(o *live.Object) { o.Status = d("other") })); got != InSync {
-		t.Errorf("still none: %s, want Level", got)
+		t.Errorf("without an entry: %s, want InSync", got)
 	}
 	if got := Compare(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101")); got != Drifted {
-		t.Errorf("an entry appeared: %s, want Drifted", got)
+		t.Errorf("with an entry: %s, want Drifted", got)
 	}
 }
 
@@ -108,15 +108,15 @@ func TestLoadedRecordIsNeverNewerThanTheCluster(t *testing.T) {
 	rec := recorded()
 	rec.Epoch = -1
 	if got := Compare(rec, schema.GroupKind{Group: "apps", Kind: "Deployment"}, testManager, shown("99")); got != Unclear {
-		t.Errorf("an older version after a restart: %s, want Unclear: etcd was restored", got)
+		t.Errorf("an older version after a restart: %s, want Unclear, as after an etcd restore", got)
 	}
 	if got := Compare(rec, schema.GroupKind{Group: "apps", Kind: "Deployment"}, testManager, shown("100")); got != InSync {
-		t.Errorf("the same version after a restart: %s, want Level", got)
+		t.Errorf("the same version after a restart: %s, want InSync", got)
 	}
 }
 
-// What must hold of any view: a change of what we hold is never overlooked in
-// a newer version, and what isn't newer never costs a request.
+// For every view: a newer change of the set's fields is detected, and an older
+// event costs no request.
 func TestSyncDecisionProperties(t *testing.T) {
 	measured := []schema.GroupKind{{Kind: "ConfigMap"}, {Group: "apps", Kind: "Deployment"}, {Group: "example.com", Kind: "Widget"}, {Kind: "Service"}}
 	rapid.Check(t, func(t *rapid.T) {
@@ -146,15 +146,15 @@ func TestSyncDecisionProperties(t *testing.T) {
 		got := Compare(recorded(), kind, testManager, view)
 		switch {
 		case version > 100 && sameUID && (!sameEntry || !sameValues) && got != Drifted:
-			t.Fatalf("a change of ours was judged %s", got)
+			t.Fatalf("a change of the set's fields is %s", got)
 		case version > 100 && !sameUID && got != Missing:
-			t.Fatalf("another object was judged %s", got)
+			t.Fatalf("another object is %s", got)
 		case version < 100 && !merged && got != InSync:
-			t.Fatalf("an old event was judged %s", got)
+			t.Fatalf("an old event is %s", got)
 		case version == 100 && sameUID && got != InSync:
-			t.Fatalf("our own version was judged %s", got)
+			t.Fatalf("the recorded version is %s", got)
 		case version > 100 && view.Object.Generation == 4 && got == InSync && kinds.Of(kind).Generations:
-			t.Fatal("a new generation was overlooked")
+			t.Fatal("a new generation is InSync")
 		}
 	})
 }
@@ -164,7 +164,7 @@ func TestPaceBacksOffAndResets(t *testing.T) {
 	var p pace
 	for i := range contestsAtOnce {
 		if p.repairAt().After(now) {
-			t.Fatalf("repair %d waits", i)
+			t.Fatalf("repair %d is delayed", i)
 		}
 		p.repaired(now)
 	}
@@ -172,18 +172,18 @@ func TestPaceBacksOffAndResets(t *testing.T) {
 	for range 20 {
 		wait := p.repairAt().Sub(now)
 		if wait < last || wait > contestLongest || wait <= 0 {
-			t.Fatalf("wait %s after %s", wait, last)
+			t.Fatalf("delay %s after %s", wait, last)
 		}
 		last = wait
 		p.repaired(now)
 	}
 	if last != contestLongest {
-		t.Errorf("the longest wait is %s, want %s", last, contestLongest)
+		t.Errorf("the longest delay is %s, want %s", last, contestLongest)
 	}
 	now = now.Add(quietAfter + time.Second)
 	p.repaired(now)
 	if p.repairAt().After(now) {
-		t.Errorf("a contest after a quiet time waits")
+		t.Errorf("a repair after a quiet time is delayed")
 	}
 }
 
@@ -191,17 +191,17 @@ func TestVerificationsArePaced(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	var p pace
 	if p.verifyAt().After(now) {
-		t.Error("the first verification waits")
+		t.Error("the first verification is delayed")
 	}
 	p.verified(now)
 	if got := p.verifyAt().Sub(now); got != verifyEvery {
-		t.Errorf("the second waits %s, want %s", got, verifyEvery)
+		t.Errorf("the second is delayed by %s, want %s", got, verifyEvery)
 	}
 	for range verifiesAtOnce {
 		p.verified(now)
 	}
 	if got := p.verifyAt().Sub(now); got != verifySlowly {
-		t.Errorf("after many it waits %s, want %s", got, verifySlowly)
+		t.Errorf("after many it is delayed by %s, want %s", got, verifySlowly)
 	}
 }
 

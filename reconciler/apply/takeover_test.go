@@ -20,16 +20,16 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// existingObject is a ConfigMap that another tool left.
+// existingObject describes a ConfigMap of another tool.
 type existingObject struct {
 	manager     string
 	operation   metav1.ManagedFieldsOperationType
 	labels      map[string]string
 	annotations map[string]string
-	consent     string // the tool that spec.adopt has to name; "" for none
+	adopt       string // the tool that spec.adopt requires; "" for none
 }
 
-// leave writes the ConfigMap settings as the tool did.
+// createFound writes the ConfigMap settings as the tool does.
 func (env *testEnv) createFound(f existingObject) {
 	env.t.Helper()
 	cm := &corev1.ConfigMap{
@@ -66,17 +66,17 @@ func TestObjectsOfOtherToolsRequireAdoptAndLoseOtherFields(t *testing.T) {
 			env := newEnv(t)
 			env.createFound(found)
 			ms := env.manifests(webSet)[:1]
-			if found.consent != "" {
-				wantOwned(t, found.consent, func() error {
+			if found.adopt != "" {
+				wantOwned(t, found.adopt, func() error {
 					_, err := env.engine.Apply(t.Context(), &ms[0], Updating)
 					return err
 				})
 				problems, err := env.engine.DryRun(t.Context(), ms)
 				must(t, err)
 				if len(problems) != 1 {
-					t.Errorf("the dry run: %v, want the same refusal", problems)
+					t.Errorf("the dry run returned %v, want one refusal", problems)
 				}
-				env.engine.Adopt([]string{found.consent})
+				env.engine.Adopt([]string{found.adopt})
 			}
 			ch, err := env.engine.Apply(t.Context(), &ms[0], Updating)
 			must(t, err)
@@ -90,7 +90,7 @@ func TestObjectsOfOtherToolsRequireAdoptAndLoseOtherFields(t *testing.T) {
 			}
 			for _, e := range o.GetManagedFields() {
 				if e.Manager == found.manager {
-					t.Errorf("%s holds fields still", e.Manager)
+					t.Errorf("%s still owns fields", e.Manager)
 				}
 			}
 			next := env.manifests(strings.Replace(webSet, `, b: "2"`, "", 1))[:1]
@@ -141,14 +141,14 @@ func wantOwned(t *testing.T, tool string, do func() error) {
 	err := do()
 	var refused *Error
 	if !errors.As(err, &refused) || refused.Reason() != ReasonOwnedByOther || refused.Retriable() || !strings.Contains(err.Error(), `"`+tool+`"`) {
-		t.Errorf("err = %v, want a permanent %s that names %s", err, ReasonOwnedByOther, tool)
+		t.Errorf("err = %v, want a permanent %s with %s", err, ReasonOwnedByOther, tool)
 	}
 }
 
-// The entry of a person is as old as the object. Moved to our manager, it must
-// not say that we made the object: then the next prune would delete it.
+// The entry of kubectl is as old as the object. Moved to the set's manager, it must
+// not mark the object as created by the set, or the next prune would delete it.
 func TestObjectStaysAdoptedWhenItsFirstApplyFailsAfterTheTakeover(t *testing.T) {
-	for name, restart := range map[string]bool{"TriedAgain": false, "TriedAgainByAnotherProcess": true} {
+	for name, restart := range map[string]bool{"SameProcess": false, "NewProcess": true} {
 		t.Run(name, func(t *testing.T) {
 			env := newEnv(t)
 			env.createFound(existingObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
@@ -162,7 +162,7 @@ func TestObjectStaysAdoptedWhenItsFirstApplyFailsAfterTheTakeover(t *testing.T) 
 			if !slices.ContainsFunc(env.get(ms[0].ID).GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool {
 				return e.Manager == env.engine.Manager() && e.Operation == metav1.ManagedFieldsOperationApply
 			}) {
-				t.Fatal("the fields weren't moved before the apply")
+				t.Fatal("the fields weren't taken over before the apply")
 			}
 			if restart {
 				env.restart()
@@ -173,7 +173,7 @@ func TestObjectStaysAdoptedWhenItsFirstApplyFailsAfterTheTakeover(t *testing.T) 
 			result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 			must(t, err)
 			if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
-				t.Errorf("%+v, want the object that was found to stay", result)
+				t.Errorf("%+v, want the pre-existing object kept", result)
 			}
 		})
 	}
@@ -188,30 +188,30 @@ func TestPreexistingCreateOnlyObjectIsUnchanged(t *testing.T) {
 		t.Fatal("no create-only manifest")
 	}
 	before := env.get(ms[0].ID)
-	untouched := func(when string) {
+	wantUnchanged := func(when string) {
 		t.Helper()
 		if diff := cmp.Diff(before.Object, env.get(ms[0].ID).Object); diff != "" {
 			t.Errorf("%s: the object (-want +got):\n%s", when, diff)
 		}
 	}
 	if ch := env.apply(ms, Updating)[0]; ch.Action != Unchanged || !ch.Adopted || ch.UID != string(before.GetUID()) {
-		t.Errorf("%+v, want the object that was there", ch)
+		t.Errorf("%+v, want the pre-existing object", ch)
 	}
-	untouched("the first apply")
+	wantUnchanged("the first apply")
 	env.restart()
 	if ch := env.apply(ms, Updating)[0]; ch.Action != Unchanged || !ch.Adopted {
-		t.Errorf("after a restart: %+v, want the object that was there", ch)
+		t.Errorf("after a restart: %+v, want the pre-existing object", ch)
 	}
-	untouched("after a restart")
+	wantUnchanged("after a restart")
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 	must(t, err)
 	if len(result.Orphaned) != 1 {
-		t.Errorf("%+v, want the object to stay", result)
+		t.Errorf("%+v, want the object kept", result)
 	}
-	untouched("after the release dropped it")
+	wantUnchanged("after it left the release")
 }
 
-// A watch that is down is not trusted to show what others made meanwhile.
+// A late watch doesn't show an object that others created meanwhile.
 func TestPreexistingCreateOnlyObjectMissingFromTheWatchIsUnchanged(t *testing.T) {
 	env := newEnv(t)
 	text := strings.Replace(webSet, "name: settings, namespace: NS", `name: settings, namespace: NS, annotations: {release.openshift.io/create-only: "true"}`, 1)
@@ -219,7 +219,7 @@ func TestPreexistingCreateOnlyObjectMissingFromTheWatchIsUnchanged(t *testing.T)
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
 	it := env.engine.set.item(ms[0].ID)
-	env.engine.set.sub.Close() // Nobody repairs it in between.
+	env.engine.set.sub.Close() // No repair in between.
 	must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
 	env.createFound(existingObject{manager: "kubectl-create", operation: metav1.ManagedFieldsOperationUpdate})
 	before := env.get(ms[0].ID)
@@ -234,18 +234,18 @@ func TestPreexistingCreateOnlyObjectMissingFromTheWatchIsUnchanged(t *testing.T)
 		t.Errorf("the object (-want +got):\n%s", diff)
 	}
 	if !ch.Adopted || ch.UID != string(before.GetUID()) {
-		t.Errorf("%+v, want the object of others, which isn't ours to prune", ch)
+		t.Errorf("%+v, want the pre-existing object, which is never pruned", ch)
 	}
 }
 
 func TestObjectReplacedByOthersIsPreexisting(t *testing.T) {
 	replace := func(env *testEnv, id payload.ObjectID, f existingObject) {
-		env.engine.set.sub.Close() // Nobody repairs it in between.
+		env.engine.set.sub.Close() // No repair in between.
 		must(t, env.resource(id).Delete(t.Context(), id.Name, metav1.DeleteOptions{}))
 		env.createFound(f)
 		env.awaitVersion(env.get(id), id)
 	}
-	t.Run("AndStaysWhenTheReleaseDropsIt", func(t *testing.T) {
+	t.Run("IsKeptWhenItLeavesTheRelease", func(t *testing.T) {
 		env := newEnv(t)
 		ms := env.manifests(webSet)[:2]
 		env.apply(ms, Updating)
@@ -258,10 +258,10 @@ func TestObjectReplacedByOthersIsPreexisting(t *testing.T) {
 		result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
 		must(t, err)
 		if len(result.Orphaned) != 1 || !env.exists(ms[0].ID) {
-			t.Errorf("%+v, want the object of others to stay", result)
+			t.Errorf("%+v, want the pre-existing object kept", result)
 		}
 	})
-	t.Run("AndIsTakenOverWithConsentOnly", func(t *testing.T) {
+	t.Run("RequiresAdopt", func(t *testing.T) {
 		env := newEnv(t)
 		ms := env.manifests(webSet)[:2]
 		env.apply(ms, Updating)

@@ -20,18 +20,17 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
 )
 
-// tampering is a change that must not be taken for level, and how to see it
-// undone.
+// tampering is a change that must be repaired.
 type tampering struct {
 	object int // in webSet
-	// slow takes several writes: what runs would repair it in between.
+	// slow takes several writes, between which a running engine would repair it.
 	slow  bool
 	do    func(env *testEnv, id payload.ObjectID)
 	field []string
 	want  any
 }
 
-// applyAs writes by server-side apply, under any name, ours as well.
+// applyAs sends a server-side apply with any manager, including the set's.
 func (env *testEnv) applyAs(manager string, id payload.ObjectID, body string) {
 	env.t.Helper()
 	force := true
@@ -39,8 +38,8 @@ func (env *testEnv) applyAs(manager string, id payload.ObjectID, body string) {
 	must(env.t, err)
 }
 
-// putBack edits the object as anybody may, and then sets its managedFields to
-// what they were, as tools do that restore a dump.
+// restoreManagedFields patches the object and then restores its managedFields, as
+// backup tools do.
 func (env *testEnv) restoreManagedFields(id payload.ObjectID, body string) {
 	env.t.Helper()
 	before := env.get(id).GetManagedFields()
@@ -56,7 +55,7 @@ func (env *testEnv) restoreManagedFields(id payload.ObjectID, body string) {
 	})
 	was, is := managedfields.OwnFields(before, env.engine.Manager()), managedfields.OwnFields(env.get(id).GetManagedFields(), env.engine.Manager())
 	if is == nil || !was.Equals(is) {
-		env.t.Fatalf("we hold %v after the restore, want %v as before", is, was)
+		env.t.Fatalf("the set owns %v after the restore, want %v", is, was)
 	}
 }
 
@@ -70,16 +69,16 @@ func tamperings() map[string]tampering {
 		"a lost label":   {0, false, edit(`{"metadata":{"labels":{"app":null}}}`), []string{"metadata", "labels", "app"}, "web"},
 		"a spec":         {2, false, edit(`{"spec":{"replicas":9}}`), []string{"spec", "replicas"}, int64(2)},
 		"a Secret's key": {5, false, edit(`{"data":{"user":"bWFsbG9yeQ=="}}`), []string{"data", "user"}, "YWxpY2U="},
-		"data, by an apply under our name": {0, false, func(env *testEnv, id payload.ObjectID) {
+		"data, by an apply with the set's manager": {0, false, func(env *testEnv, id payload.ObjectID) {
 			env.applyAs(env.engine.Manager(), id, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","labels":{"app":"web","`+inventory.LabelPartOf+`":"`+env.setID()+`"}},"data":{"a":"hacked","b":"2"}}`)
 		}, []string{"data", "a"}, "1"},
-		"a spec, by an apply under our name": {4, false, func(env *testEnv, id payload.ObjectID) {
+		"a spec, by an apply with the set's manager": {4, false, func(env *testEnv, id payload.ObjectID) {
 			env.applyAs(env.engine.Manager(), id, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"deny","labels":{"`+inventory.LabelPartOf+`":"`+env.setID()+`"}},"spec":{"podSelector":{},"policyTypes":["Egress"],"ingress":[]}}`)
 		}, []string{"spec", "policyTypes"}, []any{"Ingress"}},
-		"data, with the old managedFields put back": {0, true, func(env *testEnv, id payload.ObjectID) {
+		"data, with managedFields restored": {0, true, func(env *testEnv, id payload.ObjectID) {
 			env.restoreManagedFields(id, `{"data":{"a":"hacked"}}`)
 		}, []string{"data", "a"}, "1"},
-		"a spec, with the old managedFields put back": {2, true, func(env *testEnv, id payload.ObjectID) {
+		"a spec, with managedFields restored": {2, true, func(env *testEnv, id payload.ObjectID) {
 			env.restoreManagedFields(id, `{"spec":{"replicas":9}}`)
 		}, []string{"spec", "replicas"}, int64(2)},
 	}
@@ -105,7 +104,7 @@ func TestTamperingIsRepaired(t *testing.T) {
 			ms := env.manifests(webSet)
 			env.apply(ms, Updating)
 			env.awaitEvents(ms)
-			// The time of our entry has a grain of a second.
+			// The time of the entry has a resolution of one second.
 			env.await("the next second", func() bool { return time.Now().Nanosecond() < 100e6 })
 			tm.do(env, ms[tm.object].ID)
 			env.await("the repair", func() bool { return env.holds(ms[tm.object].ID, tm) })
@@ -113,8 +112,7 @@ func TestTamperingIsRepaired(t *testing.T) {
 	}
 }
 
-// The annotations and labels that we write stay as they are: they are no
-// evidence of anything.
+// The labels and annotations of the set stay unchanged: they are no evidence.
 func TestTamperingWhileTheReconcilerIsDownIsRepaired(t *testing.T) {
 	for name, tm := range tamperings() {
 		t.Run(name, func(t *testing.T) {
@@ -124,12 +122,12 @@ func TestTamperingWhileTheReconcilerIsDownIsRepaired(t *testing.T) {
 			env.crash()
 			tm.do(env, ms[tm.object].ID)
 			if env.holds(ms[tm.object].ID, tm) {
-				t.Fatal("nothing was changed")
+				t.Fatal("no field was changed")
 			}
 			env.start()
 			env.apply(ms, Reconciling)
 			if !env.holds(ms[tm.object].ID, tm) {
-				t.Errorf("%v isn't %v after the pass", tm.field, tm.want)
+				t.Errorf("%v isn't %v after the sync", tm.field, tm.want)
 			}
 		})
 	}
@@ -143,7 +141,7 @@ func TestClearedManagedFieldsAreRestoredWithoutCoOwner(t *testing.T) {
 	for i := range ms {
 		env.patch(ms[i].ID, "someone", `{"metadata":{"managedFields":[{}]}}`)
 	}
-	env.await("our entry to be back", func() bool {
+	env.await("the set's entry to be restored", func() bool {
 		for i := range ms {
 			if managedfields.OwnFields(env.get(ms[i].ID).GetManagedFields(), env.engine.Manager()) == nil || !env.inSync(ms[i].ID) {
 				return false
@@ -154,15 +152,15 @@ func TestClearedManagedFieldsAreRestoredWithoutCoOwner(t *testing.T) {
 	next := env.manifests(strings.NewReplacer(`, b: "2"`, "", ", ports: [{containerPort: 80}]", "").Replace(webSet))[:3]
 	env.apply(next, Updating)
 	if _, left, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "b"); left {
-		t.Error("data.b stays though the release dropped it: who held it?")
+		t.Error("data.b stays after it left the release")
 	}
 	containers, _, _ := unstructured.NestedSlice(env.get(ms[2].ID).Object, "spec", "template", "spec", "containers")
 	if _, left := containers[0].(map[string]any)["ports"]; left {
-		t.Error("the ports stay though the release dropped them")
+		t.Error("the ports stay after they left the release")
 	}
 }
 
-// The cache still shows the object alive when the apply is sent.
+// The cache doesn't show the deletion when the apply is sent.
 func TestApplyToADyingObjectFails(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(webSet)[:1]
@@ -171,13 +169,13 @@ func TestApplyToADyingObjectFails(t *testing.T) {
 	old := env.get(ms[0].ID).GetUID()
 	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
 	env.wait = 100 * time.Millisecond
-	env.restartUnwatched() // No event tells of the deletion.
+	env.restartUnwatched() // Without an event of the deletion.
 	must(t, env.resource(ms[0].ID).Delete(t.Context(), "settings", metav1.DeleteOptions{}))
 	next := env.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))[:1]
 	must(t, env.engine.Begin(t.Context(), next, nil))
 	_, err := env.engine.Apply(t.Context(), &next[0], Updating)
 	if err == nil || !strings.Contains(err.Error(), "example.com/hold") {
-		t.Fatalf("err = %v, want one that names the finalizer", err)
+		t.Fatalf("err = %v, want the finalizer", err)
 	}
 	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
 	env.await("the new object", func() bool {
@@ -192,7 +190,7 @@ func TestApplyToADyingObjectFails(t *testing.T) {
 	}
 }
 
-// An Event is served by two API groups: one object, two names.
+// Two API groups serve Events, so that one object has two identities.
 func TestObjectStillInTheSetUnderAnotherGroupIsNotPruned(t *testing.T) {
 	env := newEnv(t)
 	core := env.manifests(`
@@ -222,11 +220,11 @@ type: Normal
 	must(t, err)
 	after, err := env.kube.EventsV1().Events(env.ns).Get(t.Context(), "hello", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		t.Fatalf("%+v: the object was pruned under its old name, and is gone under the new", result)
+		t.Fatalf("%+v: the object was pruned under its old identity", result)
 	}
 	must(t, err)
 	if after.UID != found.UID || len(result.Orphaned) != 1 || result.Orphaned[0].ID != core[0].ID {
-		t.Errorf("%+v, want the old name orphaned and the object as it was", result)
+		t.Errorf("%+v, want the old identity orphaned and the object unchanged", result)
 	}
 }
 
@@ -238,9 +236,9 @@ func TestPolicyWithEmptyListsCausesNoLoop(t *testing.T) {
 	before := env.get(ms[0].ID).GetGeneration()
 	env.applyAs(env.engine.Manager(), ms[0].ID, env.body(ms[0]))
 	if env.get(ms[0].ID).GetGeneration() == before {
-		t.Skip("the server doesn't write on such an apply any more")
+		t.Skip("the server doesn't write on such an apply")
 	}
-	env.awaitInSync(ms[0].ID, "the foreign apply", env.get(ms[0].ID).GetResourceVersion())
+	env.awaitInSync(ms[0].ID, "the other apply", env.get(ms[0].ID).GetResourceVersion())
 	env.wantNoRequests(300 * time.Millisecond)
 
 	env.requests.take()
@@ -251,25 +249,25 @@ func TestPolicyWithEmptyListsCausesNoLoop(t *testing.T) {
 	})
 	env.wantNoRequests(300 * time.Millisecond)
 
-	// A foreign field leaves our entry as it is; the generation tells that
-	// something changed, and what that costs is at its pace.
+	// A field of another manager changes the generation but not the set's entry, so
+	// that it costs a paced verification.
 	env.requests.take()
 	changed := env.patch(ms[0].ID, "someone", `{"spec":{"egress":[{}]}}`)
-	env.awaitInSync(ms[0].ID, "a foreign field", changed.GetResourceVersion())
+	env.awaitInSync(ms[0].ID, "a field of another manager", changed.GetResourceVersion())
 	env.wantNoRequests(verifyEvery + time.Second)
 }
 
-// settles waits until the cache has shown a version of the object, or a later
-// one, and the object is level with nothing put off.
+// awaitInSync waits until the cache has the version of the object, or a later one,
+// and the object is in sync without a delayed request.
 func (env *testEnv) awaitInSync(id payload.ObjectID, after, version string) {
 	env.t.Helper()
-	env.await("level after "+after, func() bool {
+	env.await("the object to be in sync after "+after, func() bool {
 		v := env.cache.Get(id)
 		return v.State == live.Present && !older(v.Object.ResourceVersion, version) && env.inSync(id) && !env.isDue(id)
 	})
 }
 
-// due reports whether a repair or a verification was put off.
+// isDue reports whether a repair or a verification is delayed.
 func (env *testEnv) isDue(id payload.ObjectID) bool {
 	env.engine.set.mu.RLock()
 	defer env.engine.set.mu.RUnlock()
@@ -277,7 +275,7 @@ func (env *testEnv) isDue(id payload.ObjectID) bool {
 	return due || env.engine.set.items[id].pace.unclear
 }
 
-// body is what the engine sends of a manifest that it applied.
+// body returns the body of an apply.
 func (env *testEnv) body(m payload.Manifest) string {
 	env.t.Helper()
 	raw, err := json.Marshal(env.engine.set.store.Label(m.Object.Object))

@@ -22,14 +22,14 @@ func TestApplyContinuesOnceADyingUnwatchedObjectIsGone(t *testing.T) {
 	next := env.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))[:1]
 	done := make(chan error, 1)
 	go func() { _, err := env.engine.Apply(t.Context(), &next[0], Updating); done <- err }()
-	env.await("the apply to see that the object dies", func() bool { return count(env.requests.peek(), "GET") > 1 })
+	env.await("the apply to detect the deletion", func() bool { return count(env.requests.peek(), "GET") > 1 })
 	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
 	began := time.Now()
 	select {
 	case err := <-done:
 		must(t, err)
 	case <-time.After(patience / 2):
-		t.Fatalf("the apply waits %s after the object was gone", time.Since(began))
+		t.Fatalf("the apply still waits %s after the deletion", time.Since(began))
 	}
 	if b := env.get(ms[0].ID).Object["data"].(map[string]any)["b"]; b != "3" {
 		t.Errorf("data.b is %q, want 3", b)
@@ -43,8 +43,7 @@ func (c *counter) peek() []string {
 	return append([]string(nil), c.seen...)
 }
 
-// The fields that the dying object's others hold are no reason to leave them out
-// of the one that comes after it.
+// Fields that other managers own on the dying object are sent for its successor.
 func TestSuccessorOfADyingObjectHasAllFields(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(ignoring(scaledText))
@@ -58,13 +57,13 @@ func TestSuccessorOfADyingObjectHasAllFields(t *testing.T) {
 	next := env.manifests(strings.Replace(ignoring(scaledText), "web:1", "web:2", 1))
 	done := make(chan error, 1)
 	go func() { _, err := env.engine.Apply(t.Context(), &next[0], Updating); done <- err }()
-	env.await("the apply to see that the object dies", func() bool { return count(env.requests.peek(), "GET") > 4 })
+	env.await("the apply to detect the deletion", func() bool { return count(env.requests.peek(), "GET") > 4 })
 	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":null}}`)
 	must(t, <-done)
 	if env.get(ms[0].ID).GetUID() == uid {
-		t.Fatal("the object is the old one")
+		t.Fatal("the object wasn't recreated")
 	}
-	env.wantReplicas(ms[0].ID, 3, "of the object that came after the dying one")
+	env.wantReplicas(ms[0].ID, 3, "of the recreated object")
 }
 
 func TestObjectDeletedDuringItsApplyIsRecreatedWithAllFields(t *testing.T) {
@@ -72,7 +71,7 @@ func TestObjectDeletedDuringItsApplyIsRecreatedWithAllFields(t *testing.T) {
 	ms := env.manifests(ignoring(scaledText))
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
-	env.engine.set.sub.Close() // Nobody repairs it in between.
+	env.engine.set.sub.Close() // No repair in between.
 	view := env.cache.Get(ms[0].ID)
 	must(t, env.resource(ms[0].ID).Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	where, err := env.engine.applier.locate(t.Context(), &ms[0])
@@ -83,7 +82,7 @@ func TestObjectDeletedDuringItsApplyIsRecreatedWithAllFields(t *testing.T) {
 	it.busy.Unlock()
 	must(t, err)
 	if ch.UID == string(view.Object.UID) || ch.Adopted {
-		t.Errorf("%+v, want a new object that the set made", ch)
+		t.Errorf("%+v, want a new object created by the set", ch)
 	}
-	env.wantReplicas(ms[0].ID, 3, "of the object that was made anew")
+	env.wantReplicas(ms[0].ID, 3, "of the recreated object")
 }

@@ -26,14 +26,14 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// forDeploymentsToo has a webhook see Deployments too.
+// forDeploymentsToo adds Deployments to the rules of a webhook.
 func forDeploymentsToo(hook map[string]any) {
 	hook["rules"] = append(hook["rules"].([]any), map[string]any{
 		"apiGroups": []any{"apps"}, "apiVersions": []any{"v1"}, "operations": []any{"CREATE", "UPDATE"}, "resources": []any{"deployments"},
 	})
 }
 
-// byFieldManager returns the manager that a request names.
+// byFieldManager returns the field manager of a request.
 func byFieldManager(req *admissionv1.AdmissionRequest) string {
 	var options struct {
 		FieldManager string `json:"fieldManager"`
@@ -42,8 +42,8 @@ func byFieldManager(req *admissionv1.AdmissionRequest) string {
 	return options.FieldManager
 }
 
-// What a webhook makes of others' writes is in no entry of managedFields:
-// admission runs after the fields were tracked.
+// managedFields doesn't contain the changes of a webhook: admission runs after the
+// fields are tracked.
 func TestFieldsChangedByAWebhookOnOtherWritesAreRepaired(t *testing.T) {
 	env := newEnv(t)
 	url, ca := reviewer(t, func(req *admissionv1.AdmissionRequest, o map[string]any) string {
@@ -66,7 +66,7 @@ func TestFieldsChangedByAWebhookOnOtherWritesAreRepaired(t *testing.T) {
 		return a == "evil" || strings.Contains(fmt.Sprint(o.Object["spec"]), "evil")
 	}
 	for _, i := range []int{0, 2} {
-		env.await("the webhook to act", func() bool { return acted(i) })
+		env.await("the webhook to be called", func() bool { return acted(i) })
 	}
 	env.await("the repairs", func() bool {
 		a, _, _ := unstructured.NestedString(env.get(ms[0].ID).Object, "data", "a")
@@ -95,23 +95,23 @@ func TestWebhookThatStampsEveryWriteCausesNoLoop(t *testing.T) {
 	env.wantNoRequests(300 * time.Millisecond)
 	for _, ch := range env.apply(ms, Reconciling) {
 		if ch.Action != Unchanged {
-			t.Errorf("%s: %s, want what the webhook made of our apply to be level", ch.ID, ch.Action)
+			t.Errorf("%s: %s, want Unchanged: changes by admission are no drift", ch.ID, ch.Action)
 		}
 	}
-	// A foreign write is stamped too; what that costs is bounded.
+	// Other writes are stamped too, at a bounded cost.
 	env.requests.take()
 	for _, i := range []int{0, 2} {
 		env.awaitVersion(env.patch(ms[i].ID, "someone", `{"metadata":{"labels":{"theirs":"x"}}}`), ms[i].ID)
 	}
-	env.await("both to be level", func() bool { return env.inSync(ms[0].ID) && env.inSync(ms[2].ID) })
+	env.await("both to be in sync", func() bool { return env.inSync(ms[0].ID) && env.inSync(ms[2].ID) })
 	elapse(t, 300*time.Millisecond)
 	if got := env.requests.take(); len(got) > 4 {
-		t.Errorf("%d requests after two foreign writes: %q", len(got), got)
+		t.Errorf("%d requests after two other writes: %q", len(got), got)
 	}
 	env.wantNoRequests(500 * time.Millisecond)
 }
 
-// converter is a conversion webhook that can be down.
+// converter is a conversion webhook that can fail.
 type converter struct {
 	url, ca string
 	down    atomic.Bool
@@ -122,7 +122,7 @@ func newConverter(t *testing.T) *converter {
 	c := &converter{}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if c.down.Load() {
-			http.Error(w, "down for a while", http.StatusInternalServerError)
+			http.Error(w, "unavailable", http.StatusInternalServerError)
 			return
 		}
 		var review apiextensionsv1.ConversionReview
@@ -159,17 +159,17 @@ func TestUnavailableConversionBlocksOnlyItsKind(t *testing.T) {
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
 	widget := ms[1]
-	env.restart() // A kind that wasn't there when its watch began is watched as it's stored.
+	env.restart() // A kind that was created after its watch started is watched in its stored version.
 	env.await("the watch", func() bool { return env.cache.Get(widget.ID).State == live.Present })
 	c.down.Store(true)
-	// In the stored version it needs no conversion; the server's cache of the
-	// other one can't take it, and answers no list any more.
+	// The stored version needs no conversion. The server's cache of the other version
+	// can't convert the object, and fails all lists.
 	_, err := env.resource(widget.ID).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": widget.GVK.Group + "/v1", "kind": "Widget", "metadata": map[string]any{"name": "two"},
 	}}, metav1.CreateOptions{})
 	must(t, err)
 	env.restart()
-	// The others are kept, and applied, as if nothing was.
+	// Other kinds are repaired and applied as usual.
 	env.patch(ms[2].ID, "kubectl-edit", `{"data":{"a":"hacked"}}`)
 	env.await("another kind's repair", func() bool {
 		a, _, _ := unstructured.NestedString(env.get(ms[2].ID).Object, "data", "a")
@@ -197,7 +197,7 @@ func TestUnavailableConversionBlocksOnlyItsKind(t *testing.T) {
 	}
 	refused() // It waits for the watch.
 	if got := env.cache.Unwatchable(); len(got) != 1 || got[0].Kind != widget.ID.GroupKind() {
-		t.Errorf("unwatchable: %v, want the Widgets alone", got)
+		t.Errorf("unwatchable: %v, want only Widgets", got)
 	}
 	if took := refused(); took > 5*time.Second {
 		t.Errorf("the next apply of the kind waited for its watch again: %s", took)

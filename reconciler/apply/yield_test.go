@@ -15,10 +15,10 @@ func TestScaleByAUserIsRepaired(t *testing.T) {
 	env.scale(ms[0].ID, "kubectl", "7")
 	env.await("the repair", func() bool { return env.replicas(ms[0].ID) == 3 })
 	if y := env.engine.Yielded(); len(y) != 0 {
-		t.Errorf("yielded %v to a person", y)
+		t.Errorf("yielded %v to a user", y)
 	}
 	env.scale(ms[0].ID, "keda-operator", "8")
 	env.await("a yield", func() bool { return len(env.engine.Yielded()[ms[0].ID]) == 1 })
-	env.await("level", func() bool { return env.inSync(ms[0].ID) })
+	env.await("the object to be in sync", func() bool { return env.inSync(ms[0].ID) })
 	env.wantReplicas(ms[0].ID, 8, "after an autoscaler's turn")
 }
