@@ -110,7 +110,7 @@ func (a *applier) locate(ctx context.Context, m *payload.Manifest) (target, erro
 
 // result is that of the patches of one apply.
 type result struct {
-	answer            *metav1.PartialObjectMetadata
+	response          *metav1.PartialObjectMetadata
 	created, replaced bool
 }
 
@@ -121,14 +121,14 @@ func (a *applier) write(ctx context.Context, r *request, view live.View) (Change
 		return Change{}, err
 	}
 	if o.preexisting(r.m) {
-		return a.record(r, &o, result{answer: o.initial}), nil
+		return a.record(r, &o, result{response: o.initial}), nil
 	}
 	var out result
 	if err := a.send(ctx, r, &o, &out); err != nil {
 		a.set.refused(r)
 		return Change{}, err
 	}
-	if dying := live.Summarize(out.answer); dying.Deleting {
+	if dying := live.Summarize(out.response); dying.Deleting {
 		// An apply to a dying object succeeds without effect.
 		if view, err = a.deleter.awaitGone(ctx, r.m.ID, r.target, dying); err != nil {
 			return Change{}, err
@@ -137,7 +137,7 @@ func (a *applier) write(ctx context.Context, r *request, view live.View) (Change
 			return Change{}, err
 		}
 		if o.preexisting(r.m) {
-			out.answer = o.initial
+			out.response = o.initial
 			return a.record(r, &o, out), nil
 		}
 		if err := a.send(ctx, r, &o, &out); err != nil {
@@ -153,14 +153,14 @@ func (a *applier) write(ctx context.Context, r *request, view live.View) (Change
 			return Change{}, err
 		}
 	}
-	if err := checkOwner(r.m, a.set.manager, live.Summarize(out.answer)); err != nil {
+	if err := checkOwner(r.m, a.set.manager, live.Summarize(out.response)); err != nil {
 		return Change{}, err
 	}
 	if err := a.settleFields(ctx, r, &o, &out); err != nil {
 		return Change{}, err
 	}
 	if r.decision.changed {
-		a.logFields(r.m, before, out.answer)
+		a.logFields(r.m, before, out.response)
 	}
 	return a.record(r, &o, out), nil
 }
@@ -325,9 +325,9 @@ func (a *applier) patch(ctx context.Context, r *request, view live.View, body []
 	pause := patchPause
 	for try := 1; ; try++ {
 		began := a.now()
-		answer, created, err := a.client.apply(ctx, r.target, body, view)
+		response, created, err := a.client.apply(ctx, r.target, body, view)
 		if err == nil {
-			out.answer, out.created = answer, out.created || created
+			out.response, out.created = response, out.created || created
 			return nil
 		}
 		if ctx.Err() != nil {

@@ -95,8 +95,8 @@ func (w *wire) do(ctx context.Context, req *rest.Request) (*metav1.PartialObject
 	if err := result.Error(); err != nil {
 		return nil, code, err
 	}
-	answer, err := decode(result)
-	return answer, code, err
+	response, err := decode(result)
+	return response, code, err
 }
 
 func decode(result rest.Result) (*metav1.PartialObjectMetadata, error) {
@@ -141,19 +141,19 @@ func (c *client) get(ctx context.Context, t target) (*metav1.PartialObjectMetada
 
 // apply sends a forced server-side apply. before is the object's cached state,
 // which shows whether the apply changed the object.
-func (c *client) apply(ctx context.Context, t target, body []byte, before live.View) (answer *metav1.PartialObjectMetadata, created bool, err error) {
-	answer, created, err = c.patch(ctx, t, types.ApplyPatchType, body, c.applyOptions())
+func (c *client) apply(ctx context.Context, t target, body []byte, before live.View) (response *metav1.PartialObjectMetadata, created bool, err error) {
+	response, created, err = c.patch(ctx, t, types.ApplyPatchType, body, c.applyOptions())
 	result := "configured"
 	switch {
 	case err != nil:
 		result = "error"
 	case created:
 		result = "created"
-	case before.State == live.Present && before.Object.ResourceVersion == answer.ResourceVersion:
+	case before.State == live.Present && before.Object.ResourceVersion == response.ResourceVersion:
 		result = "unchanged"
 	}
 	c.metrics.request("apply", result)
-	return answer, created, err
+	return response, created, err
 }
 
 // dryRunApply sends the apply as a dry run.
@@ -234,8 +234,8 @@ func (c *client) applyOptions() metav1.PatchOptions {
 
 func (c *client) patch(ctx context.Context, t target, kind types.PatchType, body []byte, opts metav1.PatchOptions) (*metav1.PartialObjectMetadata, bool, error) {
 	req := c.wire.client.Patch(kind).AbsPath(t.path(true)...).Body(body).VersionedParams(&opts, metav1.ParameterCodec)
-	answer, code, err := c.wire.do(ctx, req)
-	return answer, code == http.StatusCreated, err
+	response, code, err := c.wire.do(ctx, req)
+	return response, code == http.StatusCreated, err
 }
 
 // sleep waits for d; it returns false if ctx ends first.

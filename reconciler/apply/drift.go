@@ -131,7 +131,7 @@ func (s *set) requiresApply(it *item, view live.View) bool {
 	}
 	var at time.Time
 	switch v {
-	case InSync, Done, Unseen, Dying:
+	case InSync, Done, Unwatched, Terminating:
 		delete(s.due, it.id) // The end of a deletion is an event.
 		return false
 	case Missing:
@@ -212,7 +212,7 @@ func (s *set) expire(match func(*item) bool) (expired []payload.ObjectID) {
 	for id, it := range s.items {
 		if it.entry.Applied() && match(it) {
 			it.entry.ResourceVersion = ""
-			it.entry.Generation, it.entry.Foreign = -1, live.Digest{}
+			it.entry.Generation, it.entry.Others = -1, live.Digest{}
 			expired = append(expired, id)
 		}
 	}

@@ -44,9 +44,9 @@ const patience = 30 * time.Second
 
 // counter records requests; watches have the method WATCH.
 type counter struct {
-	next http.RoundTripper
-	mu   sync.Mutex
-	seen []string
+	next     http.RoundTripper
+	mu       sync.Mutex
+	requests []string
 }
 
 func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -55,7 +55,7 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Query().Get("watch") != "" {
 		method = "WATCH"
 	}
-	c.seen = append(c.seen, method+" "+r.URL.Path)
+	c.requests = append(c.requests, method+" "+r.URL.Path)
 	c.mu.Unlock()
 	return c.next.RoundTrip(r)
 }
@@ -64,8 +64,8 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 func (c *counter) take() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := c.seen
-	c.seen = nil
+	out := c.requests
+	c.requests = nil
 	return out
 }
 

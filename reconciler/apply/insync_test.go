@@ -8,18 +8,18 @@ import "testing"
 func TestInSyncReportsWhetherAnApplySendsARequest(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(webSet)[:1]
-	level := func() bool {
+	inSync := func() bool {
 		t.Helper()
 		is, err := env.engine.InSync(t.Context(), &ms[0])
 		must(t, err)
 		return is
 	}
-	if level() {
+	if inSync() {
 		t.Error("an object that was never applied is in sync")
 	}
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
-	if !level() {
+	if !inSync() {
 		t.Error("an applied object isn't in sync")
 	}
 	changed := ms[0]

@@ -536,8 +536,8 @@ data: {a: "1"}
 	if env.get(ms[0].ID).GetUID() != uid {
 		t.Fatal("the object was replaced without the annotation")
 	}
-	consent := env.manifests(strings.NewReplacer(`"1"`, `"2"`, "namespace: NS", `namespace: NS, annotations: {lockstep.dev/replace: "true"}`).Replace(text))
-	if ch := env.apply(consent, Updating)[0]; ch.Action != Replaced {
+	replaceable := env.manifests(strings.NewReplacer(`"1"`, `"2"`, "namespace: NS", `namespace: NS, annotations: {lockstep.dev/replace: "true"}`).Replace(text))
+	if ch := env.apply(replaceable, Updating)[0]; ch.Action != Replaced {
 		t.Errorf("%s, want Replaced", ch.Action)
 	}
 	if env.get(ms[0].ID).GetUID() == uid {

@@ -131,7 +131,7 @@ func TestForgetKeepsTheObjects(t *testing.T) {
 		t.Errorf("%d shards are left", n)
 	}
 	if !env.exists(payload.ObjectID{Kind: "ConfigMap", Namespace: env.ns, Name: "settings"}) {
-		t.Error("the object is gone")
+		t.Error("the object was deleted")
 	}
 }
 

@@ -18,22 +18,22 @@ import (
 func TestUnclearObjectStaysUnclearUntilItIsVerified(t *testing.T) {
 	service := schema.GroupKind{Kind: "Service"}
 	var p pace
-	look := func(view live.View) Verdict { return p.remember(Compare(recorded(), service, testManager, view)) }
+	compare := func(view live.View) Verdict { return p.remember(Compare(recorded(), service, testManager, view)) }
 	status := shown("102", func(o *live.Object) { o.Status = d("other") })
-	if got := look(status); got != InSync {
+	if got := compare(status); got != InSync {
 		t.Fatalf("a status write alone is %s, want InSync", got)
 	}
-	if got := look(shown("101")); got != Unclear {
+	if got := compare(shown("101")); got != Unclear {
 		t.Fatalf("a write without a trace is %s, want Unclear", got)
 	}
-	if got := look(status); got != Unclear {
+	if got := compare(status); got != Unclear {
 		t.Errorf("a status write after it is %s, want Unclear", got)
 	}
-	if got := look(shown("103", func(o *live.Object) { o.OwnFields[0].Entry = d("other") })); got != Drifted {
+	if got := compare(shown("103", func(o *live.Object) { o.Own[0].Entry = d("other") })); got != Drifted {
 		t.Errorf("a drift after it is %s, want Drifted", got)
 	}
 	p.accepted()
-	if got := look(status); got != InSync {
+	if got := compare(status); got != InSync {
 		t.Errorf("a status write after the verification is %s, want InSync", got)
 	}
 }

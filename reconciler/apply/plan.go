@@ -43,7 +43,7 @@ func decide(en *inventory.Entry, p *pace, m *payload.Manifest, manager string, v
 		return decision{step: stepInitial, verdict: Missing, changed: true}
 	}
 	v := p.remember(Compare(en.Record, m.ID.GroupKind(), manager, view))
-	if (en.Finished || en.Failed) && (v == Missing && view.State == live.Absent || v == Unseen) {
+	if (en.Finished || en.Failed) && (v == Missing && view.State == live.Absent || v == Unwatched) {
 		v = Done // Its TTL removes it, also while the watch is down.
 	}
 	d := decision{step: stepNone, verdict: v, failed: v == Done && (en.Failed || view.Failed && view.Ended == en.UID)}
@@ -58,7 +58,7 @@ func decide(en *inventory.Entry, p *pace, m *payload.Manifest, manager string, v
 		return d
 	case v == InSync || v == Done:
 		return d
-	case v == Unclear || v == Unseen:
+	case v == Unclear || v == Unwatched:
 		d.step, d.until = stepVerify, p.verifyAt()
 	default:
 		d.step, d.until = stepApply, p.repairAt()

@@ -22,7 +22,7 @@ import (
 // record stores the response of an apply as the state that the object is
 // compared with.
 func (s *set) record(r *request, ob *observation, out result) Change {
-	o := live.Summarize(out.answer)
+	o := live.Summarize(out.response)
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +197,7 @@ func (a *applier) settleFields(ctx context.Context, r *request, o *observation, 
 	reclaim := func(entries []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
 		return managedfields.Reclaim(entries, a.set.manager, r.m)
 	}
-	reclaimed, err := reclaim(out.answer.ManagedFields)
+	reclaimed, err := reclaim(out.response.ManagedFields)
 	if err != nil {
 		return classify(r.m.ID, err)
 	}
@@ -206,7 +206,7 @@ func (a *applier) settleFields(ctx context.Context, r *request, o *observation, 
 			return err
 		}
 	}
-	if a.dropUnowned(r, out.answer) || reclaimed != nil {
+	if a.dropUnowned(r, out.response) || reclaimed != nil {
 		body, err := a.body(r, o.exists)
 		if err != nil {
 			return err
@@ -224,19 +224,19 @@ func (a *applier) settleFields(ctx context.Context, r *request, o *observation, 
 	if err != nil {
 		return err
 	}
-	out.answer, err = a.client.get(ctx, r.target)
+	out.response, err = a.client.get(ctx, r.target)
 	return classify(r.m.ID, err)
 }
 
 // dropUnowned ends the yields of fields that no other manager owns, and reports
 // whether there were any.
-func (a *applier) dropUnowned(r *request, answer *metav1.PartialObjectMetadata) bool {
+func (a *applier) dropUnowned(r *request, response *metav1.PartialObjectMetadata) bool {
 	a.set.mu.Lock()
 	defer a.set.mu.Unlock()
 	if len(r.it.entry.Yields) == 0 {
 		return false
 	}
-	owned := managedfields.Lost(answer.ManagedFields, a.set.manager, r.m.Object.Object, managedfields.Any)
+	owned := managedfields.Lost(response.ManagedFields, a.set.manager, r.m.Object.Object, managedfields.Any)
 	return a.set.dropYieldsLocked(r.it, func(y inventory.Yield) bool {
 		return !slices.ContainsFunc(owned, func(f managedfields.Field) bool { return f.Pointer == y.Pointer })
 	})
@@ -244,12 +244,12 @@ func (a *applier) dropUnowned(r *request, answer *metav1.PartialObjectMetadata) 
 
 // logFields logs, once per manifest, in what the object differs from it. before
 // are the manager's fields before the apply; nil skips them.
-func (a *applier) logFields(m *payload.Manifest, before *fieldpath.Set, answer *metav1.PartialObjectMetadata) {
+func (a *applier) logFields(m *payload.Manifest, before *fieldpath.Set, response *metav1.PartialObjectMetadata) {
 	log := a.log.WithValues("object", m.ID.String())
-	if altered := managedfields.Altered(m, answer); len(altered) > 0 {
+	if altered := managedfields.Altered(m, response); len(altered) > 0 {
 		log.Info("admission changed the applied manifest; the result counts as in sync", "fields", altered)
 	}
-	now := managedfields.OwnFields(answer.ManagedFields, a.set.manager)
+	now := managedfields.OwnFields(response.ManagedFields, a.set.manager)
 	if now == nil {
 		log.Info("managedFields has no entry of the set, perhaps because a webhook strips it; the object is never pruned, and fields that leave its manifest stay")
 		return
@@ -257,7 +257,7 @@ func (a *applier) logFields(m *payload.Manifest, before *fieldpath.Set, answer *
 	if before == nil {
 		return
 	}
-	for manager, fields := range managedfields.Retained(before.Difference(now), answer.ManagedFields) {
+	for manager, fields := range managedfields.Retained(before.Difference(now), response.ManagedFields) {
 		log.Info("fields left the manifest but stay, because another manager owns them", "manager", sanitize.Clip(manager, 100), "fields", fields)
 	}
 }

@@ -85,13 +85,12 @@ const (
 // don't block the others.
 type budget struct {
 	quick, slow chan struct{}
-	// patience is slowAfter, except in tests.
-	patience time.Duration
+	slowAfter   time.Duration
 }
 
 func newBudget(places int) *budget {
 	places = max(places, 1)
-	return &budget{quick: make(chan struct{}, places), slow: make(chan struct{}, places*slowPlaces), patience: slowAfter}
+	return &budget{quick: make(chan struct{}, places), slow: make(chan struct{}, places*slowPlaces), slowAfter: slowAfter}
 }
 
 // size returns the number of concurrent requests.
@@ -107,7 +106,7 @@ func (b *budget) acquire(ctx context.Context) (*place, error) {
 	p := &place{budget: b, in: b.quick}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timer = time.AfterFunc(b.patience, p.giveWay)
+	p.timer = time.AfterFunc(b.slowAfter, p.moveToSlow)
 	return p, nil
 }
 
@@ -120,9 +119,9 @@ type place struct {
 	in chan struct{} // nil once released
 }
 
-// giveWay moves the request to a slow place, or tries again later if there is
+// moveToSlow moves the request to a slow place, or tries again later if there is
 // none.
-func (p *place) giveWay() {
+func (p *place) moveToSlow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.in != p.budget.quick {
@@ -133,7 +132,7 @@ func (p *place) giveWay() {
 		<-p.budget.quick
 		p.in = p.budget.slow
 	default:
-		p.timer.Reset(p.budget.patience)
+		p.timer.Reset(p.budget.slowAfter)
 	}
 }
 

@@ -31,24 +31,24 @@ const (
 	Drifted
 	// Missing requires an apply: the object was deleted or replaced.
 	Missing
-	// Dying is being deleted: the apply follows the deletion.
-	Dying
-	// Unseen requires a request, because the kind isn't watched.
-	Unseen
+	// Terminating is being deleted: the apply follows the deletion.
+	Terminating
+	// Unwatched requires a request, because the kind isn't watched.
+	Unwatched
 )
 
 // String returns the verdict's name.
 func (v Verdict) String() string {
-	return [...]string{"InSync", "Done", "Unclear", "Drifted", "Missing", "Dying", "Unseen"}[v]
+	return [...]string{"InSync", "Done", "Unclear", "Drifted", "Missing", "Terminating", "Unwatched"}[v]
 }
 
 // recordOf returns the record of an apply's response.
-func recordOf(answer *live.Object, manager string, desired live.Digest, epoch int) inventory.Record {
-	own, _ := answer.OwnBy(manager)
+func recordOf(response *live.Object, manager string, desired live.Digest, epoch int) inventory.Record {
+	own, _ := response.OwnBy(manager)
 	return inventory.Record{
-		UID: answer.UID, ResourceVersion: answer.ResourceVersion, Generation: answer.Generation,
+		UID: response.UID, ResourceVersion: response.ResourceVersion, Generation: response.Generation,
 		Desired: desired, Entry: own.Entry, Values: own.Values,
-		Status: answer.Status, Foreign: answer.Foreign, Epoch: epoch,
+		Status: response.Status, Others: response.Foreign, Epoch: epoch,
 	}
 }
 
@@ -73,7 +73,7 @@ func CompareHeld(h *inventory.Held, meta metav1.Object) Verdict {
 func Compare(rec inventory.Record, gk schema.GroupKind, manager string, view live.View) Verdict {
 	switch view.State {
 	case live.Unknown:
-		return Unseen
+		return Unwatched
 	case live.Absent:
 		return compareAbsent(rec, view)
 	case live.Present:
@@ -110,7 +110,7 @@ func compareNewer(rec inventory.Record, gk schema.GroupKind, manager string, o *
 	own, _ := o.OwnBy(manager)
 	switch {
 	case o.Deleting:
-		return Dying
+		return Terminating
 	case o.UID != rec.UID:
 		return Missing
 	case own.Entry != rec.Entry || own.Values != rec.Values:
@@ -120,7 +120,7 @@ func compareNewer(rec inventory.Record, gk schema.GroupKind, manager string, o *
 			return InSync
 		}
 		return Unclear
-	case !o.Merged && o.Status != rec.Status && o.Foreign == rec.Foreign:
+	case !o.Merged && o.Status != rec.Status && o.Foreign == rec.Others:
 		return InSync // Only the status was written.
 	default:
 		return Unclear

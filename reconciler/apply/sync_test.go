@@ -23,7 +23,7 @@ func d(s string) live.Digest { return inventory.DigestOf(s) }
 
 // recorded returns the record of an apply with version 100 and generation 3.
 func recorded() inventory.Record {
-	return inventory.Record{UID: "u", ResourceVersion: "100", Generation: 3, Desired: d("h"), Entry: d("e"), Values: d("m"), Status: d("s"), Foreign: d("f")}
+	return inventory.Record{UID: "u", ResourceVersion: "100", Generation: 3, Desired: d("h"), Entry: d("e"), Values: d("m"), Status: d("s"), Others: d("f")}
 }
 
 // shown returns the object as that apply left it, with another version.
@@ -76,12 +76,12 @@ func TestSyncDecision(t *testing.T) {
 		"PriorityClass counts no generations":                    {priority, shown("101"), Unclear},
 		"another object of the name is missing":                  {deployment, shown("101", uid), Missing},
 		"an event of the predecessor is in sync":                 {deployment, shown("99", uid), InSync},
-		"a deleted object is dying":                              {deployment, shown("101", dying), Dying},
+		"a deleted object is terminating":                        {deployment, shown("101", dying), Terminating},
 		"absence as of a newer version is missing":               {deployment, live.View{State: live.Absent, AsOf: "101"}, Missing},
 		"absence as of an older version is in sync":              {deployment, live.View{State: live.Absent, AsOf: "99"}, InSync},
 		"a finished and removed Job is done":                     {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}, Done},
 		"a Job whose predecessor finished is missing":            {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "before", Finished: true}, Missing},
-		"an unwatched kind is unseen":                            {deployment, live.View{}, Unseen},
+		"an unwatched kind is unwatched":                         {deployment, live.View{}, Unwatched},
 		"absence in another epoch is missing":                    {deployment, live.View{State: live.Absent, AsOf: "99", Epoch: 1}, Missing},
 	} {
 		t.Run(name, func(t *testing.T) {

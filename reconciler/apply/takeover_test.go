@@ -106,7 +106,7 @@ func TestObjectsOfOtherToolsRequireAdoptAndLoseOtherFields(t *testing.T) {
 }
 
 func TestObjectsMarkedByOtherToolsRequireAdopt(t *testing.T) {
-	for mark, consent := range map[string]string{
+	for mark, tool := range map[string]string{
 		"annotations meta.helm.sh/release-name":      "helm",
 		"labels helm.toolkit.fluxcd.io/name":         "flux",
 		"labels kustomize.toolkit.fluxcd.io/name":    "flux",
@@ -125,7 +125,7 @@ func TestObjectsMarkedByOtherToolsRequireAdopt(t *testing.T) {
 			}
 			env.createFound(found)
 			ms := env.manifests(webSet)[:1]
-			wantOwned(t, consent, func() error {
+			wantOwned(t, tool, func() error {
 				_, err := env.engine.Apply(t.Context(), &ms[0], Updating)
 				return err
 			})

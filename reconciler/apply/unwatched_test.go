@@ -40,7 +40,7 @@ func TestApplyContinuesOnceADyingUnwatchedObjectIsGone(t *testing.T) {
 func (c *counter) peek() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]string(nil), c.seen...)
+	return append([]string(nil), c.requests...)
 }
 
 // Fields that other managers own on the dying object are sent for its successor.

@@ -51,8 +51,8 @@ type Record struct {
 	Entry  live.Digest `json:"e,omitzero"`
 	Values live.Digest `json:"m,omitzero"`
 	// Status and Foreign are those of all other managers (see live.Object).
-	Status  live.Digest `json:"s,omitzero"`
-	Foreign live.Digest `json:"x,omitzero"`
+	Status live.Digest `json:"s,omitzero"`
+	Others live.Digest `json:"x,omitzero"`
 	// Epoch is that of the kind's watch at the time of the apply, or EpochRead.
 	Epoch int `json:"-"`
 }

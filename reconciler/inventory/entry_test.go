@@ -18,7 +18,7 @@ func sampleEntries() []Entry {
 			Group: "apps", Version: "v1", Kind: "Deployment", Namespace: "web", Name: "api", RunLevel: 30, Order: 7, Created: true,
 			Record: Record{
 				UID: "2f0c8a2e-4d0e-4f0e-9f6e-0d8f5f6e7a10", ResourceVersion: "4711", Generation: 3, Desired: DigestOf("h"),
-				Entry: DigestOf("e"), Values: DigestOf("m"), Status: DigestOf("s"), Foreign: DigestOf("f"), Epoch: EpochRead,
+				Entry: DigestOf("e"), Values: DigestOf("m"), Status: DigestOf("s"), Others: DigestOf("f"), Epoch: EpochRead,
 			},
 			Yields: []Yield{{Pointer: "/spec/replicas", Manager: "horizontal-pod-autoscaler", Value: DigestOf("2")}},
 		},
