@@ -20,16 +20,18 @@ const (
 	// scanEvery is the interval of the search for objects whose periodic
 	// verification is due.
 	scanEvery = time.Minute
+	// verifyPeriod is the period in which a request verifies each object, to bound
+	// what the watches can't show.
+	verifyPeriod = 24 * time.Hour
 )
 
 // watcher reports the objects that require an apply, and writes the inventory.
 type watcher struct {
-	set         *set
-	live        *live.Cache
-	now         func() time.Time
-	log         logr.Logger
-	started     time.Time
-	verifyEvery time.Duration
+	set     *set
+	live    *live.Cache
+	now     func() time.Time
+	log     logr.Logger
+	started time.Time
 }
 
 func (w *watcher) run(ctx context.Context, drifted func(payload.ObjectID)) error {
@@ -199,7 +201,7 @@ func (s *set) popDue(now time.Time) (ready []payload.ObjectID, next time.Time) {
 
 // scan checks the objects whose periodic verification became due in (from, to].
 func (w *watcher) scan(from, to time.Time, drifted func(payload.ObjectID)) {
-	for _, id := range w.set.expire(func(it *item) bool { return turnWithin(it, w.started, from, to, w.verifyEvery) }) {
+	for _, id := range w.set.expire(func(it *item) bool { return turnWithin(it, w.started, from, to, verifyPeriod) }) {
 		w.check(id, drifted)
 	}
 }

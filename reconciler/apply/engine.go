@@ -66,8 +66,8 @@ const (
 	Replaced Action = "Replaced"
 	// Deleted objects were deleted by a delete manifest.
 	Deleted Action = "Deleted"
-	// Deferred objects are repaired or verified at Change.RetryAt, after too
-	// many recent requests.
+	// Deferred objects are repaired or verified later, after too many recent
+	// requests.
 	Deferred Action = "Deferred"
 )
 
@@ -87,10 +87,6 @@ type Change struct {
 	// Adopted is true if the object existed before the set's first apply; it is
 	// never pruned.
 	Adopted bool
-	// Yielded are the fields that are left to other controllers.
-	Yielded []inventory.Yield
-	// RetryAt is when a Deferred object is checked again.
-	RetryAt time.Time
 }
 
 // Event is what happened to an object. Its values are reasons of Kubernetes
@@ -141,9 +137,6 @@ type Config struct {
 	Metrics *Metrics
 	// Now is the clock.
 	Now func() time.Time
-	// VerifyEvery is the period in which a request verifies each object, to
-	// bound what the watches can't show; the default is 24 hours.
-	VerifyEvery time.Duration
 	// DeletionWait bounds the wait for an object that is being deleted; the
 	// default is 10 seconds.
 	DeletionWait time.Duration
@@ -171,9 +164,6 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.REST == nil || cfg.Live == nil || cfg.Inventory == nil || cfg.Shared == nil || cfg.Now == nil:
 		return nil, errors.New("create the apply engine: REST, Live, Inventory, Shared and Now are required")
 	}
-	if cfg.VerifyEvery == 0 {
-		cfg.VerifyEvery = 24 * time.Hour
-	}
 	if cfg.DeletionWait == 0 {
 		cfg.DeletionWait = 10 * time.Second
 	}
@@ -195,7 +185,7 @@ func New(cfg Config) (*Engine, error) {
 		set:     s,
 		pruner:  p,
 		applier: &applier{set: s, client: c, deleter: d, pruner: p, live: cfg.Live, now: cfg.Now, metrics: cfg.Metrics, notify: cfg.Notice, log: cfg.Log},
-		watcher: &watcher{set: s, live: cfg.Live, now: cfg.Now, log: cfg.Log, started: cfg.Now(), verifyEvery: cfg.VerifyEvery},
+		watcher: &watcher{set: s, live: cfg.Live, now: cfg.Now, log: cfg.Log, started: cfg.Now()},
 		dryRuns: &dryRunner{set: s, client: c, live: cfg.Live, concurrency: cfg.Shared.budget.size()},
 	}, nil
 }
@@ -272,12 +262,6 @@ func (e *Engine) Forget(ctx context.Context) error { return e.set.destroy(ctx) }
 
 // Yielded returns the yielded fields by object.
 func (e *Engine) Yielded() map[payload.ObjectID][]inventory.Yield { return e.set.yielded() }
-
-// Size returns the number of objects in the inventory.
-func (e *Engine) Size() int {
-	_, total := e.set.inventory(nil)
-	return total
-}
 
 // Prunable returns the objects of the inventory that a prune may delete once
 // they leave the set, ordered by identity, and the size of the inventory.

@@ -77,9 +77,6 @@ func (e *Error) Reason() string { return e.reason }
 // the manifest, the cluster's policies or its permissions.
 func (e *Error) Retriable() bool { return e.retriable }
 
-// Object returns the object that the error is about.
-func (e *Error) Object() payload.ObjectID { return e.ID }
-
 // permanent returns an error that requires a change.
 func permanent(id payload.ObjectID, reason, format string, args ...any) *Error {
 	return &Error{ID: id, reason: reason, message: fmt.Sprintf(format, args...)}

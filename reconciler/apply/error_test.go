@@ -53,7 +53,7 @@ func TestErrorsAreClassifiedByTheirMeaning(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got *Error
-			if err := classify(id, tc.err); !errors.As(err, &got) || got.Reason() != tc.reason || got.Retriable() != tc.retriable || got.Object() != id {
+			if err := classify(id, tc.err); !errors.As(err, &got) || got.Reason() != tc.reason || got.Retriable() != tc.retriable || got.ID != id {
 				t.Errorf("classify = %+v, want %s retriable %t", err, tc.reason, tc.retriable)
 			}
 		})

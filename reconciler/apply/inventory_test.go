@@ -54,7 +54,7 @@ func TestLargeInventoryIsSharded(t *testing.T) {
 		t.Errorf("%d shards for 1500 objects, want 2", n)
 	}
 	env.restart()
-	if n := env.engine.Size(); n != 1500 {
+	if _, n := env.engine.Prunable(); n != 1500 {
 		t.Errorf("%d objects after the restart, want 1500", n)
 	}
 }
@@ -65,7 +65,7 @@ func TestInventoryIsWrittenBeforeTheFirstObject(t *testing.T) {
 	must(t, env.engine.Begin(t.Context(), ms, nil))
 	env.crash() // Before, or during, the first apply.
 	env.start()
-	if n := env.engine.Size(); n != len(ms) {
+	if _, n := env.engine.Prunable(); n != len(ms) {
 		t.Errorf("%d objects in the inventory after the crash, want %d", n, len(ms))
 	}
 }

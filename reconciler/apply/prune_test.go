@@ -123,7 +123,7 @@ func TestPruneDeletesInReverseOrder(t *testing.T) {
 		}
 	}
 	env.restart()
-	if n := env.engine.Size(); n != 3 {
+	if _, n := env.engine.Prunable(); n != 3 {
 		t.Errorf("%d objects in the inventory, want 3", n)
 	}
 }

@@ -81,7 +81,7 @@ func actionOf(r *request, ob *observation, out result, o *live.Object) Action {
 func changeOf(it *item, action Action) Change {
 	return Change{
 		ID: it.id, Action: action, UID: string(it.entry.UID), ResourceVersion: it.entry.ResourceVersion,
-		Adopted: it.entry.Applied() && !it.entry.Created, Yielded: slices.Clone(it.entry.Yields),
+		Adopted: it.entry.Applied() && !it.entry.Created,
 	}
 }
 
@@ -96,7 +96,7 @@ func (s *set) unchanged(it *item, d decision) Change {
 			"the Job failed and was removed by its TTL; it runs again when its manifest changes; remove ttlSecondsAfterFinished to keep its pods and logs")
 	}
 	if d.step == stepDefer {
-		ch.Action, ch.RetryAt = Deferred, d.until
+		ch.Action = Deferred
 		s.deferLocked(it.id, d.until)
 	}
 	return ch

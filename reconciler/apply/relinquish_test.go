@@ -168,10 +168,10 @@ func TestYieldsOutlastAWatchOutage(t *testing.T) {
 	env.await("the object to be in sync", func() bool { return env.inSync(ms[0].ID) })
 	must(t, env.engine.Flush(t.Context()))
 	env.restartUnwatched()
-	ch := env.apply(ms, Reconciling)[0]
+	env.apply(ms, Reconciling)
 	env.wantReplicas(ms[0].ID, 5, "after a sync without a watch")
-	if len(ch.Yielded) != 1 {
-		t.Errorf("yields after a sync without a watch: %v, want one", ch.Yielded)
+	if len(env.engine.Yielded()[ms[0].ID]) != 1 {
+		t.Errorf("yields after a sync without a watch: %v, want one", env.engine.Yielded())
 	}
 	env.apply(env.manifests(strings.Replace(scaledText, "web:1", "web:2", 1)), Updating)
 	env.wantReplicas(ms[0].ID, 5, "after a release without a watch")
@@ -196,10 +196,10 @@ func TestReplicasAreYieldedToAnAutoscalerDuringAWatchOutage(t *testing.T) {
 	env.apply(ms, Updating)
 	env.restartUnwatched()
 	env.scale(ms[0].ID, "horizontal-pod-autoscaler", "5")
-	ch := env.apply(ms, Reconciling)[0]
+	env.apply(ms, Reconciling)
 	env.wantReplicas(ms[0].ID, 5, "after a sync without a watch")
-	if len(ch.Yielded) != 1 {
-		t.Errorf("yields: %v, want the replicas", ch.Yielded)
+	if len(env.engine.Yielded()[ms[0].ID]) != 1 {
+		t.Errorf("yields: %v, want the replicas", env.engine.Yielded())
 	}
 }
 

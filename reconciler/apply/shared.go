@@ -85,12 +85,11 @@ const (
 // don't block the others.
 type budget struct {
 	quick, slow chan struct{}
-	slowAfter   time.Duration
 }
 
 func newBudget(places int) *budget {
 	places = max(places, 1)
-	return &budget{quick: make(chan struct{}, places), slow: make(chan struct{}, places*slowPlaces), slowAfter: slowAfter}
+	return &budget{quick: make(chan struct{}, places), slow: make(chan struct{}, places*slowPlaces)}
 }
 
 // size returns the number of concurrent requests.
@@ -106,7 +105,7 @@ func (b *budget) acquire(ctx context.Context) (*place, error) {
 	p := &place{budget: b, in: b.quick}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timer = time.AfterFunc(b.slowAfter, p.moveToSlow)
+	p.timer = time.AfterFunc(slowAfter, p.moveToSlow)
 	return p, nil
 }
 
@@ -132,7 +131,7 @@ func (p *place) moveToSlow() {
 		<-p.budget.quick
 		p.in = p.budget.slow
 	default:
-		p.timer.Reset(p.budget.slowAfter)
+		p.timer.Reset(slowAfter)
 	}
 }
 
