@@ -4,8 +4,11 @@
 package apply
 
 import (
+	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/inventory"
@@ -84,5 +87,69 @@ func TestEndOfAJobIsNotAttributedToItsSuccessor(t *testing.T) {
 	}
 	if !it.jobEnded(live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}) || !it.entry.Finished {
 		t.Error("a finished Job isn't recorded as finished")
+	}
+}
+
+func TestPrepareReturnsTheRequestsBeforeThePatch(t *testing.T) {
+	entry := func(manager, subresource string) metav1.ManagedFieldsEntry {
+		operation := metav1.ManagedFieldsOperationUpdate
+		if strings.HasPrefix(manager, live.ManagerPrefix) {
+			operation = metav1.ManagedFieldsOperationApply
+		}
+		fields := &metav1.FieldsV1{}
+		fields.SetRawString(`{"f:spec":{"f:replicas":{}}}`)
+		return metav1.ManagedFieldsEntry{
+			Manager: manager, Subresource: subresource, Operation: operation, APIVersion: "apps/v1", FieldsType: "FieldsV1", FieldsV1: fields,
+		}
+	}
+	ours := entry(testManager, "")
+	written := func(entries ...metav1.ManagedFieldsEntry) *observation {
+		o := live.Summarize(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			UID: "u", ResourceVersion: "101", ManagedFields: append([]metav1.ManagedFieldsEntry{ours}, entries...),
+		}})
+		o.Shared = true
+		return &observation{exists: true, object: o, verdict: Drifted}
+	}
+	initial := &observation{exists: true, initial: &metav1.PartialObjectMetadata{}}
+	for name, tc := range map[string]struct {
+		o        *observation
+		change   func(*request, *state)
+		takeOver bool
+		yield    bool
+		compare  bool
+		refused  bool
+	}{
+		"a missing object":                             {o: &observation{}},
+		"an object that the set never applied":         {o: initial, takeOver: true},
+		"a pre-existing create-only object":            {o: initial, change: func(r *request, _ *state) { r.m.CreateOnly = true }},
+		"drift by a controller":                        {o: written(entry("operator", ""))},
+		"drift by a controller of a contested object":  {o: written(entry("operator", "")), change: func(_ *request, s *state) { s.contested = true }, yield: true},
+		"drift by an autoscaler":                       {o: written(entry("hpa", "scale")), yield: true},
+		"drift by an autoscaler of a forced object":    {o: written(entry("hpa", "scale")), change: func(r *request, _ *state) { r.m.ForceFields = true }},
+		"drift by a user's scale":                      {o: written(entry("kubectl", "scale"))},
+		"a changed manifest of a scaled object":        {o: written(entry("hpa", "scale")), change: func(r *request, _ *state) { r.mode, r.decision.changed = Updating, true }},
+		"a changed manifest of an object with kubectl": {o: written(entry("kubectl-edit", "")), change: func(r *request, _ *state) { r.decision.changed = true }, takeOver: true},
+		"a changed manifest of a shared object":        {o: written(entry("operator", "")), change: func(r *request, _ *state) { r.decision.changed = true }, compare: true},
+		"ignored fields of a changed manifest": {o: written(), change: func(r *request, _ *state) {
+			r.m.IgnoreFields, r.decision.changed = []string{"/spec/replicas"}, true
+		}, takeOver: true},
+		"ignored fields of an unchanged entry": {o: written(), change: func(r *request, s *state) {
+			own, _ := written().object.OwnBy(testManager)
+			r.m.IgnoreFields, s.record.Entry = []string{"/spec/replicas"}, own.Entry
+		}},
+		"an object of another set": {o: written(entry("lockstep:clusterrelease/other", "")), refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := object(t, "v1", "ConfigMap", "x", nil)
+			r, s := &request{m: &m, mode: Reconciling, decision: decision{step: stepApply}}, state{manager: testManager}
+			s.record.ResourceVersion = "100"
+			if tc.change != nil {
+				tc.change(r, &s)
+			}
+			p, err := prepare(r, tc.o, s)
+			if (err != nil) != tc.refused || (p.takeOver != nil) != tc.takeOver || (p.yield != nil) != tc.yield || p.compare != tc.compare {
+				t.Errorf("prepare: takeOver %t, yield %t, compare %t, err %v", p.takeOver != nil, p.yield != nil, p.compare, err)
+			}
+		})
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 func bufioReader(s string) *bufio.Reader { return bufio.NewReader(strings.NewReader(s)) }
 
-// integers turns whole floats, as a JSON decoder makes them, into int64.
+// integers converts whole floats, as a JSON decoder returns them, to int64.
 func integers(v any) any {
 	switch x := v.(type) {
 	case map[string]any:

@@ -41,7 +41,7 @@ spec:
       - {name: b, image: y:1, ports: [{containerPort: 80, name: web}]}
 `
 
-func TestLostFieldsAreThoseThatOthersHoldAndWeDont(t *testing.T) {
+func TestLostReturnsTheFieldsOfOtherManagers(t *testing.T) {
 	entries := []metav1.ManagedFieldsEntry{
 		entryOf(testManager, "Apply", "", `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{".":{},"f:image":{}}}}}}}`),
 		entryOf("hpa", "Update", "scale", `{"f:spec":{"f:replicas":{}}}`),
@@ -61,7 +61,7 @@ func TestLostFieldsAreThoseThatOthersHoldAndWeDont(t *testing.T) {
 	}
 }
 
-func TestRemoveTakesOutOnePlace(t *testing.T) {
+func TestRemoveDeletesOneValue(t *testing.T) {
 	for pointer, want := range map[string]string{
 		"/spec/replicas":                           "spec: {template: {spec: {containers: [{name: a, image: 'x:1'}, {name: b, image: 'y:1', ports: [{containerPort: 80, name: web}]}]}}}",
 		"/spec/template/spec/containers/0":         "spec: {replicas: 2, template: {spec: {containers: [{name: b, image: 'y:1', ports: [{containerPort: 80, name: web}]}]}}}",
@@ -78,13 +78,13 @@ func TestRemoveTakesOutOnePlace(t *testing.T) {
 	}
 }
 
-func TestPointersAreOrderedByTheirNumbers(t *testing.T) {
+func TestPointersAreOrderedNumerically(t *testing.T) {
 	if comparePointers("/a/2", "/a/10") >= 0 || comparePointers("/a/b", "/a/b/c") >= 0 {
-		t.Error("order isn't by tokens")
+		t.Error("pointers aren't ordered by their tokens")
 	}
 }
 
-func TestMigrationUnitesFieldsAndDropsTheOldManagers(t *testing.T) {
+func TestTakeOverMergesFieldsAndDropsTheOtherManagers(t *testing.T) {
 	entries := []metav1.ManagedFieldsEntry{
 		entryOf(testManager, "Apply", "", `{"f:data":{"f:a":{}}}`),
 		entryOf("kubectl-client-side-apply", "Update", "", `{"f:data":{"f:b":{}}}`),
@@ -108,11 +108,11 @@ func TestMigrationUnitesFieldsAndDropsTheOldManagers(t *testing.T) {
 		t.Errorf("entries (-want +got):\n%s", diff)
 	}
 	if again, err := takeOver(got, testManager, Adoptable(nil, "")); err != nil || again != nil {
-		t.Errorf("a second migration: %v %v, want nothing to do", again, err)
+		t.Errorf("a second takeover: %v %v, want no change", again, err)
 	}
 }
 
-func TestControllersAreNeverMigrated(t *testing.T) {
+func TestFieldsOfControllersAreNeverTakenOver(t *testing.T) {
 	pick := Adoptable([]string{"helm", "flux", "argo"}, "")
 	for manager, want := range map[string]bool{
 		"kubectl": true, "kubectl-edit": true, "before-first-apply": true, "cluster-version-operator": true,
@@ -126,7 +126,7 @@ func TestControllersAreNeverMigrated(t *testing.T) {
 	}
 }
 
-// integers turns whole floats, as a JSON decoder makes them, into int64.
+// integers converts whole floats, as a JSON decoder returns them, to int64.
 func integers(v any) any {
 	switch x := v.(type) {
 	case map[string]any:
@@ -145,30 +145,30 @@ func integers(v any) any {
 	return v
 }
 
-func TestOnlyWhatIsOthersIsHandedOver(t *testing.T) {
+func TestRelinquishMovesOnlyTheGivenFields(t *testing.T) {
 	entries := []metav1.ManagedFieldsEntry{
 		entryOf(InitialManager, "Apply", "", `{"f:spec":{"f:paused":{}}}`),
 		entryOf(testManager, "Apply", "", `{"f:spec":{"f:replicas":{},"f:minReadySeconds":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"b\"}":{".":{},"f:image":{},"f:name":{}}}}}}}`),
 		entryOf("hpa", "Update", "scale", `{"f:spec":{"f:replicas":{}}}`),
 	}
-	// The first root isn't in the content, the second is an index of it.
+	// Content lacks the first root; the second has an index of it.
 	got, err := Relinquish(entries, testManager, content(t, workload), []string{"/spec/minReadySeconds", "/spec/template/spec/containers/1/image"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	held := map[string]string{}
+	fields := map[string]string{}
 	for _, e := range got {
-		held[e.Manager] = e.FieldsV1.GetRawString()
+		fields[e.Manager] = e.FieldsV1.GetRawString()
 	}
 	want := map[string]string{
 		testManager:    `{"f:spec":{"f:replicas":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"b\"}":{".":{},"f:name":{}}}}}}}`,
 		"hpa":          `{"f:spec":{"f:replicas":{}}}`,
 		InitialManager: `{"f:spec":{"f:minReadySeconds":{},"f:paused":{},"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"b\"}":{"f:image":{}}}}}}}`,
 	}
-	if diff := cmp.Diff(want, held); diff != "" {
-		t.Errorf("who holds what (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, fields); diff != "" {
+		t.Errorf("fields by manager (-want +got):\n%s", diff)
 	}
 	if again, err := Relinquish(got, testManager, content(t, workload), []string{"/spec/minReadySeconds"}); err != nil || again != nil {
-		t.Errorf("a second hand-over: %v %v, want nothing to do", again, err)
+		t.Errorf("a second call: %v %v, want no change", again, err)
 	}
 }
