@@ -128,9 +128,9 @@ func (a *applier) write(ctx context.Context, r *request, view live.View) (Change
 		a.set.refused(r)
 		return Change{}, err
 	}
-	if dying := live.Summarize(out.response); dying.Deleting {
-		// An apply to a dying object succeeds without effect.
-		if view, err = a.deleter.awaitGone(ctx, r.m.ID, r.target, dying); err != nil {
+	if terminating := live.Summarize(out.response); terminating.Deleting {
+		// An apply to a terminating object succeeds without effect.
+		if view, err = a.deleter.awaitGone(ctx, r.m.ID, r.target, terminating); err != nil {
 			return Change{}, err
 		}
 		if o, before, err = a.prepare(ctx, r, view); err != nil {

@@ -77,16 +77,16 @@ func (d *deleter) replace(ctx context.Context, id payload.ObjectID, t target, bo
 	return err
 }
 
-// awaitGone waits until the watch shows that a dying object is gone, and returns
-// the view. Objects of unwatched kinds are read instead.
-func (d *deleter) awaitGone(ctx context.Context, id payload.ObjectID, t target, dying *live.Object) (live.View, error) {
+// awaitGone waits until the watch shows that a terminating object is gone, and
+// returns the view. Objects of unwatched kinds are read instead.
+func (d *deleter) awaitGone(ctx context.Context, id payload.ObjectID, t target, terminating *live.Object) (live.View, error) {
 	wait, cancel := context.WithTimeout(ctx, d.wait)
 	defer cancel()
 	var last live.View
 	for again := true; again; {
 		err := d.live.Await(wait, id, func(v live.View) bool {
 			last = v
-			return v.State == live.Unknown || showsGone(v, dying)
+			return v.State == live.Unknown || showsGone(v, terminating)
 		})
 		if ctx.Err() != nil {
 			return last, ctx.Err()
@@ -102,23 +102,23 @@ func (d *deleter) awaitGone(ctx context.Context, id payload.ObjectID, t target, 
 		}
 		again = sleep(wait, unwatchedPause)
 	}
-	finalizers := dying.Finalizers()
+	finalizers := terminating.Finalizers()
 	if last.State == live.Present {
 		finalizers = last.Object.Finalizers()
 	}
-	return last, terminating(id, finalizers)
+	return last, terminatingError(id, finalizers)
 }
 
-// confirmGone waits until the watch shows that a dying object is gone, at most
-// until deadline, and reads the object to confirm it.
-func (d *deleter) confirmGone(ctx context.Context, id payload.ObjectID, t target, dying *live.Object, deadline time.Time) error {
+// confirmGone waits until the watch shows that a terminating object is gone, at
+// most until deadline, and reads the object to confirm it.
+func (d *deleter) confirmGone(ctx context.Context, id payload.ObjectID, t target, terminating *live.Object, deadline time.Time) error {
 	wait, cancel := context.WithTimeout(ctx, max(deadline.Sub(d.now()), time.Millisecond))
 	defer cancel()
 	for {
 		watched := true
 		_ = d.live.Await(wait, id, func(v live.View) bool { // The read below decides.
 			watched = v.State != live.Unknown
-			return !watched || showsGone(v, dying)
+			return !watched || showsGone(v, terminating)
 		})
 		o, err := d.client.get(ctx, t)
 		switch {
@@ -126,23 +126,23 @@ func (d *deleter) confirmGone(ctx context.Context, id payload.ObjectID, t target
 			return nil
 		case err != nil:
 			return classify(id, err)
-		case o.UID != dying.UID:
+		case o.UID != terminating.UID:
 			return nil // Another object was created under its name.
 		case watched || !sleep(wait, unwatchedPause):
-			return terminating(id, o.Finalizers)
+			return terminatingError(id, o.Finalizers)
 		}
 	}
 }
 
-func showsGone(v live.View, dying *live.Object) bool {
-	return v.State == live.Absent && !older(v.AsOf, dying.ResourceVersion) ||
-		v.State == live.Present && v.Object.UID != dying.UID
+func showsGone(v live.View, terminating *live.Object) bool {
+	return v.State == live.Absent && !older(v.AsOf, terminating.ResourceVersion) ||
+		v.State == live.Present && v.Object.UID != terminating.UID
 }
 
 // notFound reports whether a served resource has no such object.
 func notFound(err error) bool { return apierrors.IsNotFound(err) && !missingResource(err) }
 
-func terminating(id payload.ObjectID, finalizers []string) error {
+func terminatingError(id payload.ObjectID, finalizers []string) error {
 	blocked := "the server removes it shortly"
 	if len(finalizers) > 0 {
 		blocked = fmt.Sprintf("blocked by the finalizers %.300q", finalizers)

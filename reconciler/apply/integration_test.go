@@ -638,7 +638,7 @@ func TestDryRunRefusesAnObjectOfAnotherSetThoughItTakesAllItsFields(t *testing.T
 
 func TestTerminatingNamespaceIsRetriable(t *testing.T) {
 	env := newEnv(t)
-	ns := env.ns + "-dying"
+	ns := env.ns + "-terminating"
 	_, err := env.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{})
 	must(t, err)
 	_, err = env.kube.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "holds", Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{})
@@ -654,7 +654,7 @@ func TestTerminatingNamespaceIsRetriable(t *testing.T) {
 	must(t, err)
 }
 
-func TestDyingObjectIsReportedWithItsFinalizersThenRecreated(t *testing.T) {
+func TestTerminatingObjectIsReportedWithItsFinalizersThenRecreated(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(webSet)[:1]
 	env.apply(ms, Updating)

@@ -169,7 +169,7 @@ func (p *pruner) pruneGroup(ctx context.Context, group []inventory.Entry, result
 		t  target
 		o  *live.Object
 	}
-	var dying []pending
+	var terminating []pending
 	for i := range group {
 		en := &group[i]
 		it := p.set.item(en.ID())
@@ -187,11 +187,11 @@ func (p *pruner) pruneGroup(ctx context.Context, group []inventory.Entry, result
 		case o == nil:
 			p.deleted(it, result)
 		default:
-			dying = append(dying, pending{it, t, o})
+			terminating = append(terminating, pending{it, t, o})
 		}
 	}
 	deadline := p.now().Add(p.deleter.wait)
-	for _, d := range dying {
+	for _, d := range terminating {
 		if err := p.deleter.confirmGone(ctx, d.it.id, d.t, d.o, deadline); err != nil {
 			result.Pending = append(result.Pending, d.it.id)
 			failures = append(failures, err)
@@ -208,9 +208,9 @@ func (p *pruner) deleted(it *item, result *PruneResult) {
 	p.notify(Notice{ID: it.id, What: ReasonPruned})
 }
 
-// pruneOne deletes one object. It returns the dying object, nil if it is gone,
-// or why it is kept.
-func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t target, dying *live.Object, keep string, err error) {
+// pruneOne deletes one object. It returns the terminating object, nil if it is
+// gone, or why it is kept.
+func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t target, terminating *live.Object, keep string, err error) {
 	it.busy.Lock()
 	defer p.set.settle(it)
 	if keep := keepReason(en, p.namespace); keep != "" {

@@ -324,7 +324,7 @@ func TestObjectOfAnUnservedVersionIsPruned(t *testing.T) {
 	})
 	env.restartWithWait(time.Second)
 	result, err := env.engine.Prune(t.Context(), keepOf(next), generous)
-	if !env.dying(ms[1].ID) {
+	if !env.terminating(ms[1].ID) {
 		t.Errorf("%+v, %v: want the Widget deleted in the served version", result, err)
 	}
 }
@@ -347,14 +347,14 @@ func TestDeleteManifestOfAnUnservedVersionDeletes(t *testing.T) {
 		t.Fatal("no delete manifest")
 	}
 	ch, err := env.engine.Apply(t.Context(), &del, Updating)
-	if !env.dying(ms[1].ID) {
+	if !env.terminating(ms[1].ID) {
 		t.Errorf("%+v, %v: want the Widget deleted in the served version", ch, err)
 	}
 }
 
-// dying reports whether the object is deleted or being deleted: the garbage
+// terminating reports whether the object is deleted or being deleted: the garbage
 // collector discovers a new kind late.
-func (env *testEnv) dying(id payload.ObjectID) bool {
+func (env *testEnv) terminating(id payload.ObjectID) bool {
 	env.t.Helper()
 	o, err := env.resource(id).Get(env.t.Context(), id.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -402,7 +402,7 @@ func TestObjectOfAnUnservedKindStaysInTheInventory(t *testing.T) {
 	})
 	env.restartWithWait(time.Second)
 	result, err = env.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
-	if !env.dying(ms[1].ID) {
+	if !env.terminating(ms[1].ID) {
 		t.Errorf("%+v, %v: want the Widget deleted", result, err)
 	}
 }
@@ -547,7 +547,7 @@ func TestObjectOfAnUnservedVersionWithoutRecordIsPruned(t *testing.T) {
 	env.restartWithWait(time.Second)
 	env.forgetRecords(ms[1:2])
 	result, err := env.engine.Prune(t.Context(), keepOf(next), generous)
-	if !env.dying(ms[1].ID) {
+	if !env.terminating(ms[1].ID) {
 		t.Errorf("%+v, %v: want the Widget deleted in the served version", result, err)
 	}
 }
@@ -577,7 +577,7 @@ func TestDeleteManifestDistinguishesAnUnservedPathFromADeletedObject(t *testing.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	ch, err := env.engine.Apply(ctx, &del, Updating)
-	if !env.dying(ms[1].ID) {
+	if !env.terminating(ms[1].ID) {
 		t.Errorf("%+v, %v: want the Widget deleted in the served version", ch, err)
 	}
 }

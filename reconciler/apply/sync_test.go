@@ -50,7 +50,7 @@ func TestSyncDecision(t *testing.T) {
 	foreign := func(o *live.Object) { o.OtherManagers = d("other") }
 	generation := func(o *live.Object) { o.Generation = 4 }
 	merged := func(o *live.Object) { o.Merged = true }
-	dying := func(o *live.Object) { o.Deleting = true }
+	terminating := func(o *live.Object) { o.Deleting = true }
 	uid := func(o *live.Object) { o.UID = "v" }
 	for name, tc := range map[string]struct {
 		kind schema.GroupKind
@@ -76,7 +76,7 @@ func TestSyncDecision(t *testing.T) {
 		"PriorityClass counts no generations":                    {priority, shown("101"), Unclear},
 		"another object of the name is missing":                  {deployment, shown("101", uid), Missing},
 		"an event of the predecessor is in sync":                 {deployment, shown("99", uid), InSync},
-		"a deleted object is terminating":                        {deployment, shown("101", dying), Terminating},
+		"a deleted object is terminating":                        {deployment, shown("101", terminating), Terminating},
 		"absence as of a newer version is missing":               {deployment, live.View{State: live.Absent, AsOf: "101"}, Missing},
 		"absence as of an older version is in sync":              {deployment, live.View{State: live.Absent, AsOf: "99"}, InSync},
 		"a finished and removed Job is done":                     {deployment, live.View{State: live.Absent, AsOf: "101", Ended: "u", Finished: true}, Done},

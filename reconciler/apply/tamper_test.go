@@ -161,7 +161,7 @@ func TestClearedManagedFieldsAreRestoredWithoutCoOwner(t *testing.T) {
 }
 
 // The cache doesn't show the deletion when the apply is sent.
-func TestApplyToADyingObjectFails(t *testing.T) {
+func TestApplyToATerminatingObjectFails(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(webSet)[:1]
 	env.apply(ms, Updating)

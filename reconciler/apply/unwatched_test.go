@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestApplyContinuesOnceADyingUnwatchedObjectIsGone(t *testing.T) {
+func TestApplyContinuesOnceATerminatingUnwatchedObjectIsGone(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(webSet)[:1]
 	env.apply(ms, Updating)
@@ -43,8 +43,9 @@ func (c *counter) peek() []string {
 	return append([]string(nil), c.requests...)
 }
 
-// Fields that other managers own on the dying object are sent for its successor.
-func TestSuccessorOfADyingObjectHasAllFields(t *testing.T) {
+// Fields that other managers own on the terminating object are sent for its
+// successor.
+func TestSuccessorOfATerminatingObjectHasAllFields(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(ignoring(scaledText))
 	env.apply(ms, Updating)
