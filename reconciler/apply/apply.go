@@ -270,7 +270,10 @@ func (a *applier) readInitial(ctx context.Context, r *request, view live.View) (
 // body returns what is sent: the manifest with the member label and without the
 // fields that are left to others.
 func (a *applier) body(r *request, exists bool) ([]byte, error) {
-	omit := a.set.yieldedPointers(r.it)
+	var omit []string
+	for _, y := range a.set.entry(r.it).Yields {
+		omit = append(omit, y.Pointer)
+	}
 	if exists {
 		omit = append(omit, r.m.IgnoreFields...)
 	}

@@ -119,50 +119,23 @@ func (s *set) state(it *item) state {
 	return state{manager: s.manager, adopt: s.adopt, record: it.entry.Record, contested: it.pace.contested()}
 }
 
-// yieldedPointers returns the JSON pointers of the object's yielded fields.
-func (s *set) yieldedPointers(it *item) []string {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var out []string
-	for _, y := range it.entry.Yields {
-		out = append(out, y.Pointer)
-	}
-	return out
-}
-
 // reconsiderYields ends the yields that the manifest, or a missing object, ends.
 func (s *set) reconsiderYields(r *request, exists bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dropYieldsLocked(r.it, func(y inventory.Yield) bool { return endsYield(r.m, y, exists) }) {
+	if r.it.entry.DropYields(func(y inventory.Yield) bool { return endsYield(r.m, y, exists) }) {
 		s.store.Touch(r.it.entry)
 	}
 }
 
-// dropYieldsLocked drops the yields that match, and reports whether there were
-// any.
-func (s *set) dropYieldsLocked(it *item, match func(inventory.Yield) bool) bool {
-	if len(it.entry.Yields) == 0 {
-		return false
-	}
-	left := slices.DeleteFunc(slices.Clone(it.entry.Yields), match)
-	dropped := len(left) != len(it.entry.Yields)
-	it.entry.Yields = left
-	return dropped
-}
-
-// addYields yields the fields, up to inventory.MaxYields, and returns those that
-// weren't yielded yet.
+// addYields yields the fields, and returns those that weren't yielded yet.
 func (s *set) addYields(it *item, fields []managedfields.Field) (added []managedfields.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range fields {
-		known := slices.ContainsFunc(it.entry.Yields, func(y inventory.Yield) bool { return y.Pointer == f.Pointer })
-		if known || len(it.entry.Yields) >= inventory.MaxYields {
-			continue
+		if it.entry.AddYield(inventory.Yield{Pointer: f.Pointer, Manager: f.Manager, Value: inventory.DigestOf(f.Value)}) {
+			added = append(added, f)
 		}
-		it.entry.Yields = append(it.entry.Yields, inventory.Yield{Pointer: f.Pointer, Manager: f.Manager, Value: inventory.DigestOf(f.Value)})
-		added = append(added, f)
 	}
 	if len(added) > 0 {
 		s.store.Touch(it.entry)
@@ -237,7 +210,7 @@ func (a *applier) dropUnowned(r *request, response *metav1.PartialObjectMetadata
 		return false
 	}
 	owned := managedfields.Lost(response.ManagedFields, a.set.manager, r.m.Object.Object, managedfields.Any)
-	return a.set.dropYieldsLocked(r.it, func(y inventory.Yield) bool {
+	return r.it.entry.DropYields(func(y inventory.Yield) bool {
 		return !slices.ContainsFunc(owned, func(f managedfields.Field) bool { return f.Pointer == y.Pointer })
 	})
 }

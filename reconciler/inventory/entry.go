@@ -131,6 +131,26 @@ func (e *Entry) GVK() schema.GroupVersionKind {
 // Applied reports whether the set has applied the object.
 func (e *Entry) Applied() bool { return e.UID != "" }
 
+// AddYield adds a yield, unless its field is yielded already or MaxYields is
+// reached, and reports whether it did.
+func (e *Entry) AddYield(y Yield) bool {
+	known := slices.ContainsFunc(e.Yields, func(have Yield) bool { return have.Pointer == y.Pointer })
+	if known || len(e.Yields) >= MaxYields {
+		return false
+	}
+	e.Yields = append(e.Yields, y)
+	return true
+}
+
+// DropYields removes the yields that match, and reports whether there were any.
+// Copies of the entry keep them.
+func (e *Entry) DropYields(match func(Yield) bool) bool {
+	left := slices.DeleteFunc(slices.Clone(e.Yields), match)
+	dropped := len(left) != len(e.Yields)
+	e.Yields = left
+	return dropped
+}
+
 // ComparePosition orders entries as the payload does.
 func ComparePosition(a, b Entry) int {
 	return cmp.Or(cmp.Compare(a.RunLevel, b.RunLevel), cmp.Compare(a.Order, b.Order), a.ID().Compare(b.ID()))
