@@ -99,10 +99,10 @@ func TestChangedObjectWithoutSharedFieldsCostsOneRequest(t *testing.T) {
 	ms := env.manifests(webSet)[:1]
 	env.apply(ms, Updating)
 	env.awaitEvents(ms)
-	env.awaitVersion(env.patch(ms[0].ID, "ca-injector", `{"data":{"ca":"x"}}`), ms[0].ID)
+	changed := env.patch(ms[0].ID, "ca-injector", `{"data":{"ca":"x"}}`)
+	env.awaitInSync(ms[0].ID, "its verification", changed.GetResourceVersion())
 	next := env.manifests(strings.Replace(webSet, `b: "2"`, `b: "3"`, 1))[:1]
 	must(t, env.engine.Begin(t.Context(), next, nil))
-	env.engine.set.sub.Close() // No verification of the controller's write.
 	env.requests.take()
 	_, err := env.engine.Apply(t.Context(), &next[0], Updating)
 	must(t, err)
