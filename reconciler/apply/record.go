@@ -29,16 +29,12 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	en := r.it.entry
 	before := en.Record
 	action := actionOf(r, ob, out, o)
-	switch action {
-	case Verified:
+	switch {
+	case action != Verified && action != Repaired:
+	case r.decision.step == stepVerify:
 		r.it.pace.verified(now)
-	case Repaired:
-		if r.decision.step == stepVerify {
-			r.it.pace.verified(now)
-		} else {
-			r.it.pace.repaired(now)
-		}
 	default:
+		r.it.pace.repaired(now)
 	}
 	// An object that replaced ours is pre-existing.
 	en.Created = out.created || ob.initial != nil && managedfields.CreatedBy(ob.initial, s.manager) || en.Created && before.UID == o.UID
