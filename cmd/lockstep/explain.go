@@ -99,7 +99,7 @@ type evidence struct {
 	metadata *metav1.PartialObjectMetadata
 	// held are the inventory entries of the object; holder is the apply set
 	// that the live object's labels name, "" for none.
-	held   []apply.Held
+	held   []inventory.Held
 	holder string
 	// excluded are the releases whose selection excludes it; read only if no
 	// inventory contains it.
@@ -209,7 +209,7 @@ func (e *evidence) readLive(ctx context.Context, c client.Client, gvk schema.Gro
 	if err := c.Get(ctx, key, partial); err != nil {
 		return fmt.Errorf("read %s: %w", e.id, err)
 	}
-	e.live, e.metadata, e.holder = live, partial, apply.HolderOf(partial)
+	e.live, e.metadata, e.holder = live, partial, managedfields.Owner(partial)
 	if e.id.Group != v1alpha1.Group || e.id.Kind != v1alpha1.KindHost {
 		return nil
 	}

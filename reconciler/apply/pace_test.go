@@ -29,7 +29,7 @@ func TestUnclearObjectStaysUnclearUntilItIsVerified(t *testing.T) {
 	if got := compare(status); got != Unclear {
 		t.Errorf("a status write after it is %s, want Unclear", got)
 	}
-	if got := compare(shown("103", func(o *live.Object) { o.Own[0].Entry = d("other") })); got != Drifted {
+	if got := compare(shown("103", func(o *live.Object) { o.OwnFields[0].Entry = d("other") })); got != Drifted {
 		t.Errorf("a drift after it is %s, want Drifted", got)
 	}
 	p.accepted()

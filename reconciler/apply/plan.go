@@ -140,7 +140,7 @@ func prepare(r *request, o *observation, s state) (preparation, error) {
 			p.yield = yieldTo(s.contested)
 		}
 	}
-	_, hasEntry := o.object.OwnBy(s.manager)
+	_, hasEntry := o.object.OwnFieldsOf(s.manager)
 	switch {
 	case managedfields.WrittenInteractively(o.object) && (r.decision.changed || !hasEntry):
 		p.takeOver = managedfields.Adoptable(nil, "")
@@ -167,20 +167,20 @@ func mayHoldRelinquished(r *request, o *live.Object, s state) bool {
 	if len(managedfields.Relinquished(r.m)) == 0 {
 		return false
 	}
-	own, _ := o.OwnBy(s.manager)
+	own, _ := o.OwnFieldsOf(s.manager)
 	switch {
 	case older(o.ResourceVersion, s.record.ResourceVersion):
 		return true // It doesn't show the fields of the last apply.
 	case own.Entry == s.record.Entry && !r.decision.changed:
 		return false
 	default:
-		return len(r.m.IgnoreFields) > 0 || own.Scales
+		return len(r.m.IgnoreFields) > 0 || own.Replicas
 	}
 }
 
 // checkOwner refuses an object that another set manages too.
 func checkOwner(m *payload.Manifest, manager string, o *live.Object) error {
-	for _, own := range o.Own {
+	for _, own := range o.OwnFields {
 		if other := own.Manager.Value(); other != manager && other != adoptFrom(m) {
 			return ownedByOther(m.ID, strings.TrimPrefix(other, live.ManagerPrefix))
 		}

@@ -134,7 +134,7 @@ func TestPrepareReturnsTheRequestsBeforeThePatch(t *testing.T) {
 			r.m.IgnoreFields, r.decision.changed = []string{"/spec/replicas"}, true
 		}, takeOver: true},
 		"ignored fields of an unchanged entry": {o: written(), change: func(r *request, s *state) {
-			own, _ := written().object.OwnBy(testManager)
+			own, _ := written().object.OwnFieldsOf(testManager)
 			r.m.IgnoreFields, s.record.Entry = []string{"/spec/replicas"}, own.Entry
 		}},
 		"an object of another set": {o: written(entry("lockstep:clusterrelease/other", "")), refused: true},

@@ -66,7 +66,7 @@ func (p *pruner) prune(ctx context.Context, keep map[payload.ObjectID]bool, opts
 	if err := p.recoverRecords(ctx, gone); err != nil {
 		return result, err // The guard would count fewer objects than are deleted.
 	}
-	if err := guard(payload.Leaving{Deleted: len(p.deletable(gone)), Kept: total - len(gone), Total: total}, opts); err != nil {
+	if err := guard(payload.PruneCount{Deleted: len(p.deletable(gone)), Kept: total - len(gone), Total: total}, opts); err != nil {
 		return result, err
 	}
 	p.set.markLeaving(gone)
@@ -146,7 +146,7 @@ func pruneGroups(sorted []inventory.Entry) func(yield func([]inventory.Entry) bo
 }
 
 // guard refuses to delete more objects than opts allow.
-func guard(l payload.Leaving, opts PruneOptions) error {
+func guard(l payload.PruneCount, opts PruneOptions) error {
 	allowed, ok := payload.MayPrune(l, opts.MaxPercent)
 	switch {
 	case ok || opts.All:
@@ -258,7 +258,7 @@ func keepReason(en *inventory.Entry, own string) string {
 // notOurs returns why the live object isn't the one that the set created, or "".
 // The deletion also has the UID as a precondition.
 func notOurs(en *inventory.Entry, o *live.Object, manager string) string {
-	_, managed := o.OwnBy(manager)
+	_, managed := o.OwnFieldsOf(manager)
 	switch {
 	case o.UID != en.UID:
 		return "it was replaced by another object of its name"
@@ -267,7 +267,7 @@ func notOurs(en *inventory.Entry, o *live.Object, manager string) string {
 	case o.Controlled:
 		return "it has a controller"
 	}
-	for _, own := range o.Own {
+	for _, own := range o.OwnFields {
 		if other := own.Manager.Value(); other != manager {
 			return "it is also managed by " + other
 		}

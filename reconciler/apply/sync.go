@@ -44,11 +44,11 @@ func (v Verdict) String() string {
 
 // recordOf returns the record of an apply's response.
 func recordOf(response *live.Object, manager string, desired live.Digest, epoch int) inventory.Record {
-	own, _ := response.OwnBy(manager)
+	own, _ := response.OwnFieldsOf(manager)
 	return inventory.Record{
 		UID: response.UID, ResourceVersion: response.ResourceVersion, Generation: response.Generation,
 		Desired: desired, Entry: own.Entry, Values: own.Values,
-		Status: response.Status, Others: response.Foreign, Epoch: epoch,
+		Status: response.Status, Others: response.OtherManagers, Epoch: epoch,
 	}
 }
 
@@ -107,7 +107,7 @@ func compareAbsent(rec inventory.Record, view live.View) Verdict {
 }
 
 func compareNewer(rec inventory.Record, gk schema.GroupKind, manager string, o *live.Object) Verdict {
-	own, _ := o.OwnBy(manager)
+	own, _ := o.OwnFieldsOf(manager)
 	switch {
 	case o.Deleting:
 		return Terminating
@@ -120,7 +120,7 @@ func compareNewer(rec inventory.Record, gk schema.GroupKind, manager string, o *
 			return InSync
 		}
 		return Unclear
-	case !o.Merged && o.Status != rec.Status && o.Foreign == rec.Others:
+	case !o.Merged && o.Status != rec.Status && o.OtherManagers == rec.Others:
 		return InSync // Only the status was written.
 	default:
 		return Unclear

@@ -46,7 +46,7 @@ type Record struct {
 	Generation      int64     `json:"gen,omitempty"`
 	// Desired is the shortened hash of the applied manifest.
 	Desired live.Digest `json:"h,omitzero"`
-	// Entry and Values are those of the set's manager (see live.Own); zero if
+	// Entry and Values are those of the set's manager (see live.OwnFields); zero if
 	// it owns no field.
 	Entry  live.Digest `json:"e,omitzero"`
 	Values live.Digest `json:"m,omitzero"`

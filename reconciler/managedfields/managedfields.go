@@ -33,7 +33,7 @@ func None(*metav1.ManagedFieldsEntry) bool { return false }
 // Owner returns the set whose field manager owns fields of the object, such as
 // "clusterrelease/platform"; "" if there is none.
 func Owner(meta metav1.Object) string {
-	if own := live.Summarize(meta).Own; len(own) > 0 {
+	if own := live.Summarize(meta).OwnFields; len(own) > 0 {
 		return strings.TrimPrefix(own[0].Manager.Value(), live.ManagerPrefix)
 	}
 	return ""
