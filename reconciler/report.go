@@ -13,11 +13,14 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/control"
+	"github.com/lockstep-dev/lockstep/reconciler/source"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/reconciler/writeback"
@@ -27,11 +30,12 @@ import (
 // reports keep a writer for each GitSource that wants status written back, and
 // hand it a new report whenever one of the declared objects changed.
 type reports struct {
-	group
-	base
+	control.Group
+	control.Base
 	opts    Options
 	cache   cache.Cache
-	sources *sourceRuntimes
+	sources *source.Controller
+	secrets typedcorev1.SecretInterface
 	log     logr.Logger
 	// dirty holds at most one note that something changed.
 	dirty chan struct{}
@@ -59,7 +63,7 @@ type published struct {
 
 func newReporter(o *Operator) *reports {
 	return &reports{
-		base: o.base, opts: o.opts, cache: o.manager.GetCache(), sources: o.sources, log: o.opts.Log.WithName("writeback"),
+		Base: o.base, opts: o.opts, cache: o.manager.GetCache(), sources: o.sources, secrets: o.kube.CoreV1().Secrets(v1alpha1.Namespace), log: o.opts.Log.WithName("writeback"),
 		dirty: make(chan struct{}, 1), results: make(chan published, 16), writers: map[string]*reportWriter{},
 	}
 }
@@ -69,7 +73,7 @@ func (*reports) NeedLeaderElection() bool { return true }
 
 // Start implements manager.Runnable.
 func (r *reports) Start(ctx context.Context) error {
-	if err := r.waitReady(ctx); err != nil {
+	if err := r.WaitReady(ctx); err != nil {
 		return nil //nolint:nilerr // the process ends
 	}
 	if err := r.watch(ctx); err != nil {
@@ -80,7 +84,7 @@ func (r *reports) Start(ctx context.Context) error {
 		defer close(done)
 		r.loop(ctx)
 	}()
-	r.run(ctx)
+	r.Run(ctx)
 	<-done
 	return nil
 }
@@ -131,16 +135,16 @@ func (r *reports) loop(ctx context.Context) {
 			pending = true
 		case <-timer.C:
 			pending = false
-			logOnce(r.log, r.report(ctx), "the report can't be made")
+			control.LogError(r.log, r.report(ctx), "the report can't be made")
 		case p := <-r.results:
-			logOnce(r.log, r.told(ctx, p), "the result of the write-back can't be kept")
+			control.LogError(r.log, r.told(ctx, p), "the result of the write-back can't be kept")
 		}
 	}
 }
 
 // report reads the declared objects and hands each writer how they stand.
 func (r *reports) report(ctx context.Context) error {
-	w, err := readStanding(ctx, r.client)
+	w, err := readStanding(ctx, r.Client)
 	if err != nil {
 		return err
 	}
@@ -148,7 +152,7 @@ func (r *reports) report(ctx context.Context) error {
 	var failures []error
 	for i := range w.sources {
 		source := &w.sources[i]
-		if r.sources.edited(source).Reason != "" {
+		if r.sources.NotFromParent(source).Reason != "" {
 			seen[source.Name] = true // what is written goes on as it was declared
 			continue
 		}
@@ -156,18 +160,18 @@ func (r *reports) report(ctx context.Context) error {
 		if source.Spec.WriteBack == nil {
 			continue
 		}
-		record, ok := r.store.Source(source.Name)
+		record, ok := r.Store.Source(source.Name)
 		if !ok && source.Status.AttemptedRevision == nil {
 			continue // nothing to tell yet
 		}
 		seen[source.Name] = true
 		writer, err := r.writer(source, record)
 		if err != nil {
-			failures = append(failures, r.told(ctx, published{source: source.Name, Result: writeback.Result{Err: err, Time: r.now()}}))
+			failures = append(failures, r.told(ctx, published{source: source.Name, Result: writeback.Result{Err: err, Time: r.Now()}}))
 			continue
 		}
 		if writer != nil {
-			writer.Put(w.report(source, r.opts.doors()))
+			writer.Put(w.report(source, r.opts.insecureOptions()))
 		}
 	}
 	r.mu.Lock()
@@ -203,7 +207,7 @@ func (r *reports) writer(source *v1alpha1.GitSource, record state.Source) (*writ
 	}
 	name := source.Name
 	writer, err := writeback.NewWriter(writeback.Config{
-		Publisher: publisher, MinInterval: spec.MinInterval.Duration, Keep: int(spec.Keep), Now: r.now,
+		Publisher: publisher, MinInterval: spec.MinInterval.Duration, Keep: int(spec.Keep), Now: r.Now,
 		OnResult: func(res writeback.Result) {
 			select {
 			case r.results <- published{source: name, Result: res}:
@@ -214,7 +218,7 @@ func (r *reports) writer(source *v1alpha1.GitSource, record state.Source) (*writ
 	if err != nil {
 		return nil, err
 	}
-	stop, ok := r.goWith(func(ctx context.Context) { logOnce(r.log, writer.Run(ctx), "the writer ended") })
+	stop, ok := r.Go(func(ctx context.Context) { control.LogError(r.log, writer.Run(ctx), "the writer ended") })
 	if !ok {
 		return nil, nil
 	}
@@ -224,18 +228,18 @@ func (r *reports) writer(source *v1alpha1.GitSource, record state.Source) (*writ
 
 // publisher makes the pusher of a source's status branch.
 func (r *reports) publisher(source *v1alpha1.GitSource, url, last string) (*git.Publisher, error) {
-	host, err := hostOf(url)
+	host, err := control.HostOf(url)
 	if err != nil {
 		return nil, err
 	}
 	cfg := git.PublisherConfig{
 		URL: url, Cluster: source.Spec.Cluster, Last: last, Timeout: source.Spec.Timeout.Duration,
-		AllowInsecure: r.opts.AllowInsecureSources, Now: r.now,
+		AllowInsecure: r.opts.AllowInsecureSources, Now: r.Now,
 	}
 	spec := source.Spec.WriteBack
 	if ref := spec.SecretRef; ref != nil {
 		cfg.Credentials = func(ctx context.Context) (git.Credentials, error) {
-			data, err := boundSecret(ctx, r.sources.secrets, ref.Name, v1alpha1.UseGitStatus, host)
+			data, err := control.BoundSecret(ctx, r.secrets, ref.Name, v1alpha1.UseGitStatus, host)
 			if err != nil {
 				return git.Credentials{}, err
 			}
@@ -244,12 +248,12 @@ func (r *reports) publisher(source *v1alpha1.GitSource, url, last string) (*git.
 	}
 	if ref := spec.SigningKeyRef; ref != nil {
 		cfg.SigningKey = func(ctx context.Context) ([]byte, error) {
-			data, err := boundSecret(ctx, r.sources.secrets, ref.Name, v1alpha1.UseStatusSigning, "")
+			data, err := control.BoundSecret(ctx, r.secrets, ref.Name, v1alpha1.UseStatusSigning, "")
 			if err != nil {
 				return nil, err
 			}
 			if len(data["identity"]) == 0 {
-				return nil, &reasonError{reasonSecretNotFound, true, fmt.Errorf("secret %s has no key identity", ref.Name)}
+				return nil, control.NewError(control.ReasonSecretNotFound, true, fmt.Errorf("secret %s has no key identity", ref.Name))
 			}
 			return data["identity"], nil
 		}
@@ -261,7 +265,7 @@ func (r *reports) publisher(source *v1alpha1.GitSource, url, last string) (*git.
 // in the source's status for people.
 func (r *reports) told(ctx context.Context, p published) error {
 	if p.Err == nil {
-		if err := r.store.SetPublished(ctx, p.source, state.Published{Key: p.Key, Commit: p.Pushed.Revision.Hash}); err != nil {
+		if err := r.Store.SetPublished(ctx, p.source, state.Published{Key: p.Key, Commit: p.Pushed.Revision.Hash}); err != nil {
 			return err
 		}
 	}
@@ -270,18 +274,18 @@ func (r *reports) told(ctx context.Context, p published) error {
 
 func (r *reports) tellStatus(ctx context.Context, p published) error {
 	var obj v1alpha1.GitSource
-	err := r.client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: p.source}, &obj)
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: p.source}, &obj)
 	if err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	now := metav1.NewTime(r.now().UTC().Truncate(time.Second))
+	now := metav1.NewTime(r.Now().UTC().Truncate(time.Second))
 	var pushed *v1alpha1.StatusCommit
 	c := status.Condition{Type: v1alpha1.ConditionWriteBackReady, Status: metav1.ConditionTrue, Reason: "Pushed"}
 	switch {
 	case p.Err != nil && errors.Is(p.Err, context.Canceled):
 		return nil
 	case p.Err != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonOf(p.Err, git.ReasonStatusPushFailed), p.Err.Error()
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, control.ReasonOf(p.Err, git.ReasonStatusPushFailed), p.Err.Error()
 	default:
 		revision := p.Pushed.Revision.String()
 		c.Message = revision
@@ -291,7 +295,7 @@ func (r *reports) tellStatus(ctx context.Context, p published) error {
 		}
 		pushed = &v1alpha1.StatusCommit{Revision: revision, Time: metav1.NewTime(p.Time.UTC().Truncate(time.Second))}
 	}
-	return r.patchFresh(ctx, &obj, func(o *v1alpha1.GitSource) bool {
+	return r.PatchLatestStatus(ctx, &obj, func(o *v1alpha1.GitSource) bool {
 		if pushed != nil {
 			o.Status.StatusCommit = pushed
 		}
