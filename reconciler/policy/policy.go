@@ -58,6 +58,9 @@ func (r *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if req.Name != v1alpha1.TrustPolicyName {
 		return ctrl.Result{}, nil
 	}
+	if err := r.WaitReady(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
 	var obj v1alpha1.TrustPolicy
 	if err := r.Client.Get(ctx, req.NamespacedName, &obj); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
