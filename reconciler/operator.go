@@ -72,8 +72,6 @@ type Options struct {
 	// ClusterUID identifies the cluster to agents; "" for the UID of namespace
 	// kube-system.
 	ClusterUID string
-	// ServiceAccount is the one of this process.
-	ServiceAccount string
 	// LeaderElection makes the process act only while it holds the lease.
 	LeaderElection bool
 	// LeaseDuration is the time after which another process may take over the lease

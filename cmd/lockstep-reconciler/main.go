@@ -101,7 +101,6 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.BoolVar(&o.AllowInsecureSources, "allow-insecure-sources", false, "for development: Git sources over http and file; shown as condition Insecure")
 	fs.StringVar(&o.AgentPKIDir, "agent-pki", "", "directory with ca.crt, tls.crt and tls.key as lockstep pki issue caller makes it, for speaking to agents; empty: no host is driven")
 	fs.StringVar(&o.ClusterUID, "cluster-uid", "", "identity of the cluster in certificates and fences; empty: the UID of namespace kube-system")
-	fs.StringVar(&o.ServiceAccount, "service-account", "lockstep-reconciler", "the service account that this process runs as")
 	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "act only while holding the lease")
 	fs.DurationVar(&o.LeaseDuration, "lease-duration", 30*time.Second, "how long a silent leader keeps the lease")
 	fs.StringVar(&o.MetricsAddress, "metrics-address", "127.0.0.1:8080", "address of the metrics server; 0 for none")

@@ -370,14 +370,6 @@ func (s *Store) SetPublished(ctx context.Context, name string, p Published) erro
 	})
 }
 
-// DropSource removes a deleted source.
-func (s *Store) DropSource(ctx context.Context, name string) error {
-	if _, ok := s.Source(name); !ok {
-		return nil
-	}
-	return s.edit(ctx, func(d *document) { delete(d.Sources, name) })
-}
-
 // Release returns the persisted state of a ClusterRelease.
 func (s *Store) Release(name string) Release {
 	s.mu.Lock()

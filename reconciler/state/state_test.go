@@ -62,12 +62,6 @@ func TestTheAcceptedStateSurvivesARestart(t *testing.T) {
 	if source, hash, ok := second.Owner("NodeOS", "workers"); !ok || source != "fleet" || hash != "sha256:aa" {
 		t.Errorf("Owner = %q, %q, %v", source, hash, ok)
 	}
-	if err := second.DropSource(t.Context(), "fleet"); err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := second.Source("fleet"); ok {
-		t.Error("a dropped source is still stored")
-	}
 }
 
 func TestAnUnreadableStoreIsAnError(t *testing.T) {
