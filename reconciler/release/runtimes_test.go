@@ -128,6 +128,9 @@ func TestAReleaseDeletedBetweenProcessesFollowsItsDeletionPolicy(t *testing.T) {
 		if got := (<-r.runtimes.changed).Object; got != name {
 			t.Fatalf("enqueued %q, want %s", got, name)
 		}
+		if !r.Loading() {
+			t.Error("pools don't wait for the accepted payload of a release")
+		}
 		if _, err := r.Reconcile(t.Context(), control.Request(name)); err != nil {
 			t.Fatal(err)
 		}
