@@ -43,7 +43,7 @@ type Base struct {
 	Fatal func(error)
 }
 
-// Validate returns an error that names the first missing field.
+// Validate returns an error that names a missing field.
 func (b *Base) Validate() error {
 	for name, missing := range map[string]bool{
 		"Client": b.Client == nil, "Reader": b.Reader == nil, "Store": b.Store == nil, "Events": b.Events == nil,
