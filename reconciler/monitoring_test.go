@@ -22,20 +22,23 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
+	"github.com/lockstep-dev/lockstep/reconciler/pool"
+	"github.com/lockstep-dev/lockstep/reconciler/release"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
-// description reads what a collector says of a metric.
+// description matches the description of a metric.
 var description = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
 
 // registered returns the labels of every metric that the process serves.
 func registered(t *testing.T) map[string][]string {
 	t.Helper()
-	all := append(apply.NewMetrics().Collectors(), newReleaseMetrics().collectors()...)
+	all := append(apply.NewMetrics().Collectors(), release.NewMetrics().Collectors()...)
+	all = append(all, pool.NewMetrics().Collectors()...)
 	all = append(all, metrics.NewRecorder().Collectors()...)
 	others, ok := ctrlmetrics.Registry.(prometheus.Collector)
 	if !ok {
-		t.Fatal("the registry of controller-runtime can't be described")
+		t.Fatal("the registry of controller-runtime is no collector")
 	}
 	out := map[string][]string{}
 	for _, c := range append(all, others) {
@@ -45,7 +48,7 @@ func registered(t *testing.T) map[string][]string {
 		for d := range ch {
 			found := description.FindStringSubmatch(d.String())
 			if found == nil {
-				t.Fatalf("can't read %s", d)
+				t.Fatalf("unreadable description %s", d)
 			}
 			out[found[1]] = strings.FieldsFunc(found[2], func(r rune) bool { return r == ',' || r == ' ' })
 		}
@@ -89,8 +92,8 @@ var (
 // functions are the names with an underscore that are no metrics.
 var functions = []string{"histogram_quantile"}
 
-// problemsOf returns which metrics, labels and values of an expression nobody
-// serves.
+// problemsOf returns the metrics, labels and values of an expression that don't
+// exist.
 func problemsOf(expr string, known map[string][]string) []string {
 	var problems, labels []string
 	used := 0
@@ -108,7 +111,7 @@ func problemsOf(expr string, known map[string][]string) []string {
 		}
 		have, ok := known[base]
 		if !ok {
-			problems = append(problems, "nobody serves "+name)
+			problems = append(problems, "unknown metric "+name)
 			continue
 		}
 		labels = append(labels, have...)
@@ -117,7 +120,7 @@ func problemsOf(expr string, known map[string][]string) []string {
 	for _, found := range by.FindAllStringSubmatch(expr, -1) {
 		for name := range strings.SplitSeq(found[1], ",") {
 			if name = strings.TrimSpace(name); name != "le" && !slices.Contains(labels, name) {
-				problems = append(problems, "no metric of it has the label "+name)
+				problems = append(problems, "no metric has the label "+name)
 			}
 		}
 	}
@@ -136,7 +139,7 @@ func problemsOfSelector(metric, selector string, have []string) []string {
 		}
 		for value := range strings.SplitSeq(l[3], "|") {
 			if values := valuesOf(metric, l[1]); values != nil && !slices.Contains(values, value) {
-				problems = append(problems, fmt.Sprintf("%s of %s is never %q, it's one of %v", l[1], metric, value, values))
+				problems = append(problems, fmt.Sprintf("%s of %s is never %q, want one of %v", l[1], metric, value, values))
 			}
 		}
 	}
@@ -170,13 +173,13 @@ func valuesOf(metric, label string) []string {
 // recordedValues records a release and a pool, and returns the values that the
 // label then has.
 func recordedValues(metric, label string) []string {
-	m := newReleaseMetrics()
+	releases, pools := release.NewMetrics(), pool.NewMetrics()
 	ref := &v1alpha1.ReleaseRef{Version: "1"}
-	release := &v1alpha1.ClusterRelease{Status: v1alpha1.ClusterReleaseStatus{Desired: ref, Accepted: ref, Applied: ref}}
-	m.release(release, &worker.SyncWorkerStatus{})
-	m.pool(&v1alpha1.NodeOS{})
+	obj := &v1alpha1.ClusterRelease{Status: v1alpha1.ClusterReleaseStatus{Desired: ref, Accepted: ref, Applied: ref}}
+	releases.Record(obj, &worker.SyncWorkerStatus{})
+	pools.Record(&v1alpha1.NodeOS{})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.collectors()...)
+	registry.MustRegister(append(releases.Collectors(), pools.Collectors()...)...)
 	families, err := registry.Gather()
 	if err != nil {
 		return nil
@@ -236,7 +239,7 @@ func TestAlertsAndPanelsUseMetricsThatExist(t *testing.T) {
 	}
 }
 
-func TestAnExpressionThatUsesWhatNobodyServesIsFound(t *testing.T) {
+func TestUnknownMetricsLabelsAndValuesAreFound(t *testing.T) {
 	known := registered(t)
 	for _, expr := range []string{
 		`lockstep_release_nothing > 0`,
@@ -245,12 +248,12 @@ func TestAnExpressionThatUsesWhatNobodyServesIsFound(t *testing.T) {
 		`lockstep_nodeos_hosts{pool="workers"} > 0`,
 	} {
 		if len(problemsOf(expr, known)) == 0 {
-			t.Errorf("%s passed", expr)
+			t.Errorf("%s: no problem found", expr)
 		}
 	}
 }
 
-func TestTheRulesOfTheOperatorAreThePlainOnes(t *testing.T) {
+func TestTheRulesOfThePrometheusOperatorAreThePlainOnes(t *testing.T) {
 	var plain alerts
 	var wrapped struct {
 		Spec alerts `json:"spec"`
@@ -274,17 +277,17 @@ func TestEveryAlertHasARuleTest(t *testing.T) {
 		} `json:"tests"`
 	}
 	readInto(t, "testdata/alerts.yaml", &scripts)
-	fires, rests := map[string]bool{}, map[string]bool{}
+	fires, silent := map[string]bool{}, map[string]bool{}
 	for _, s := range scripts.Tests {
 		for _, c := range s.Cases {
 			fires[c.Alert] = fires[c.Alert] || len(c.Want) > 0
-			rests[c.Alert] = rests[c.Alert] || len(c.Want) == 0
+			silent[c.Alert] = silent[c.Alert] || len(c.Want) == 0
 		}
 	}
 	for _, g := range plain.Groups {
 		for _, r := range g.Rules {
-			if !fires[r.Alert] || !rests[r.Alert] {
-				t.Errorf("%s: a test that it fires: %t, and one that it doesn't: %t", r.Alert, fires[r.Alert], rests[r.Alert])
+			if !fires[r.Alert] || !silent[r.Alert] {
+				t.Errorf("%s: has a test that it fires: %t, that it doesn't fire: %t", r.Alert, fires[r.Alert], silent[r.Alert])
 			}
 		}
 	}
@@ -293,7 +296,7 @@ func TestEveryAlertHasARuleTest(t *testing.T) {
 func TestPromtoolAcceptsTheRules(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("promtool isn't there; Debian's package prometheus has it")
+		t.Skip("promtool not found; it is in Debian's package prometheus")
 	}
 	for _, args := range [][]string{{"check", "rules", "rules.yaml"}, {"test", "rules", "testdata/alerts.yaml"}} {
 		cmd := exec.CommandContext(t.Context(), promtool, args...)

@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/events"
@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -32,7 +33,14 @@ import (
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload/image"
 	"github.com/lockstep-dev/lockstep/payload/registry"
+	"github.com/lockstep-dev/lockstep/reconciler/cluster"
+	"github.com/lockstep-dev/lockstep/reconciler/control"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
+	"github.com/lockstep-dev/lockstep/reconciler/ledger"
+	"github.com/lockstep-dev/lockstep/reconciler/policy"
+	"github.com/lockstep-dev/lockstep/reconciler/pool"
+	"github.com/lockstep-dev/lockstep/reconciler/release"
+	"github.com/lockstep-dev/lockstep/reconciler/source"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
 )
 
@@ -41,39 +49,50 @@ const LeaseName = "lockstep-reconciler"
 
 // Options configure an Operator. Config, Log, Now and StateDir are required.
 type Options struct {
-	// Config reaches the API server with the reconciler's own, small role.
+	// Config reaches the API server with the reconciler's own role.
 	Config *rest.Config
 	Log    logr.Logger
 	// Version of the program, for logs and user agents.
 	Version string
 	// Now is the clock.
 	Now func() time.Time
-	// StateDir holds mirrors; it may be lost at any time.
+	// StateDir holds mirrors and caches; its content may be lost at any time.
 	StateDir string
 	// TrustRootDigest pins the first trust document.
 	TrustRootDigest trust.Digest
-	// RegistriesFile says how registries are reached; "" for the defaults.
+	// RegistriesFile configures access to registries; "" for the defaults.
 	RegistriesFile string
-	// AllowLoopbackRegistries and AllowInsecureSources are doors for
-	// development; they show as condition Insecure.
+	// AllowLoopbackRegistries and AllowInsecureSources are insecure options, shown
+	// as condition Insecure.
 	AllowLoopbackRegistries bool
 	AllowInsecureSources    bool
-	// AgentPKIDir holds ca.crt, tls.crt and tls.key, as lockstep pki issue caller
-	// makes them; "": no host is driven.
+	// AgentPKIDir holds ca.crt, tls.crt and tls.key from lockstep pki issue caller;
+	// "" disables hosts.
 	AgentPKIDir string
-	// ClusterUID identifies the cluster to agents; "": that of kube-system.
+	// ClusterUID identifies the cluster to agents; "" for the UID of namespace
+	// kube-system.
 	ClusterUID string
-	// ServiceAccount is the one that this process runs as.
-	ServiceAccount string
 	// LeaderElection makes the process act only while it holds the lease.
 	LeaderElection bool
-	// LeaseDuration is how long a silent leader keeps it.
+	// LeaseDuration is the time after which another process may take over the lease
+	// of a leader that stopped renewing it; zero for 30 seconds.
 	LeaseDuration time.Duration
-	// MetricsAddress and HealthAddress are where the process serves; "0" for
-	// nowhere.
+	// MetricsAddress and HealthAddress are listen addresses; "0" disables them.
 	MetricsAddress, HealthAddress string
-	// EventsAddress of a Flux notification-controller; "" for none.
+	// EventsAddress is the address of a Flux notification-controller; "" for none.
 	EventsAddress string
+}
+
+// insecureOptions describes the insecure options that are set.
+func (opts Options) insecureOptions() []string {
+	var out []string
+	if opts.AllowInsecureSources {
+		out = append(out, "Git over http and file is allowed (--allow-insecure-sources)")
+	}
+	if opts.AllowLoopbackRegistries {
+		out = append(out, "registries on loopback, without TLS, are allowed (--allow-loopback-registries)")
+	}
+	return out
 }
 
 // Operator runs the controllers. Its counterpart in OpenShift is the
@@ -81,22 +100,20 @@ type Options struct {
 type Operator struct {
 	opts    Options
 	manager ctrl.Manager
-	base    base
+	base    control.Base
 	kube    kubernetes.Interface
 	// uid identifies the cluster to agents.
 	uid string
-	// ready is closed once the leader has loaded what was accepted.
+	// ready is closed once the leader has loaded the accepted state.
 	ready chan struct{}
-	// fail is what fatal calls; Run sets it.
+	// fail ends Run with an error; Run sets it.
 	fail func(error)
 
-	releases *releases
-	sources  *sourceRuntimes
-	hosts    *hostRuntime
+	sources *source.Controller
 }
 
-// New builds an Operator. It speaks to the API server once, to learn the
-// cluster's identity.
+// New returns an Operator. It sends one request to the API server, for the cluster's
+// UID.
 func New(ctx context.Context, opts Options) (*Operator, error) {
 	if opts.Config == nil || opts.Now == nil || opts.StateDir == "" {
 		return nil, errors.New("operator: Config, Now and StateDir are required")
@@ -109,7 +126,7 @@ func New(ctx context.Context, opts Options) (*Operator, error) {
 	if uid == "" {
 		ns, err := kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("identity of the cluster, the UID of namespace %s: %w", metav1.NamespaceSystem, err)
+			return nil, fmt.Errorf("read UID of namespace %s: %w", metav1.NamespaceSystem, err)
 		}
 		uid = string(ns.UID)
 	}
@@ -121,17 +138,17 @@ func New(ctx context.Context, opts Options) (*Operator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("event recorder: %w", err)
 	}
-	o := &Operator{opts: opts, manager: mgr, kube: kube, uid: uid, ready: make(chan struct{})}
-	o.fail = func(error) {}
-	o.base = base{
-		client:  mgr.GetClient(),
-		live:    mgr.GetAPIReader(),
-		store:   state.New(kube.CoreV1().ConfigMaps(v1alpha1.Namespace)),
-		events:  recorder,
-		metrics: metrics.MustMakeRecorder(),
-		gauges:  newReleaseMetrics(),
-		now:     opts.Now,
-		ready:   o.ready,
+	o := &Operator{opts: opts, manager: mgr, kube: kube, uid: uid, ready: make(chan struct{}), fail: func(error) {}}
+	o.base = control.Base{
+		Client:  mgr.GetClient(),
+		Reader:  mgr.GetAPIReader(),
+		Store:   state.New(kube.CoreV1().ConfigMaps(v1alpha1.Namespace)),
+		Events:  recorder,
+		Metrics: metrics.MustMakeRecorder(),
+		Log:     opts.Log,
+		Now:     opts.Now,
+		Ready:   o.ready,
+		Fatal:   o.fatal,
 	}
 	if err := o.assemble(); err != nil {
 		return nil, err
@@ -139,8 +156,8 @@ func New(ctx context.Context, opts Options) (*Operator, error) {
 	return o, nil
 }
 
-// newManager makes the controller manager: caches for our kinds in our
-// namespace and for Nodes, nothing else.
+// newManager returns the controller manager. It caches only the declared kinds of
+// Lockstep's namespace, and Nodes.
 func newManager(opts Options) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -157,8 +174,8 @@ func newManager(opts Options) (ctrl.Manager, error) {
 	if lease == 0 {
 		lease = 30 * time.Second
 	}
-	// Not quite six renewals a minute by default, and two tries before the lease
-	// is given up.
+	// Fewer than six renewals per minute by default, and two attempts before the
+	// lease is lost.
 	renew, retry := lease*2/3, lease*3/8
 	mgr, err := ctrl.NewManager(opts.Config, ctrl.Options{
 		Scheme:                        scheme,
@@ -191,56 +208,81 @@ func newManager(opts Options) (ctrl.Manager, error) {
 	return mgr, nil
 }
 
-// assemble makes the runtimes and registers the controllers.
+// assemble creates the controllers and registers them with the manager.
 func (o *Operator) assemble() error {
+	target, err := cluster.New(cluster.Config{REST: o.opts.Config, Now: o.opts.Now, Log: o.opts.Log})
+	if err != nil {
+		return err
+	}
+	checker, err := health.NewChecker(target.Live, o.opts.Now)
+	if err != nil {
+		return fmt.Errorf("health rules: %w", err)
+	}
 	reg, err := newRegistry(o.opts)
 	if err != nil {
 		return err
 	}
-	shared, err := newApplyShared(o.opts)
+	// The accepted release survives a restart while the registry is unavailable.
+	cached, err := registry.NewCache(reg, filepath.Join(o.opts.StateDir, "registry"), o.opts.Now)
 	if err != nil {
 		return err
 	}
-	for _, c := range append(shared.metrics.Collectors(), o.base.gauges.collectors()...) {
+	maps, insecure := o.kube.CoreV1().ConfigMaps(v1alpha1.Namespace), o.opts.insecureOptions()
+	toReleases, toPools := control.NewTrigger(16), control.NewTrigger(16)
+	releaseMetrics, poolMetrics := release.NewMetrics(), pool.NewMetrics()
+
+	trusts, err := policy.New(policy.Config{Base: o.base, RootDigest: o.opts.TrustRootDigest})
+	if err != nil {
+		return err
+	}
+	o.sources, err = source.New(source.Config{
+		Base: o.base, StateDir: o.opts.StateDir, AllowInsecure: o.opts.AllowInsecureSources, InsecureOptions: insecure,
+		RootDigest: o.opts.TrustRootDigest, Secrets: o.kube.CoreV1().Secrets(v1alpha1.Namespace), Releases: toReleases, Pools: toPools,
+	})
+	if err != nil {
+		return err
+	}
+	releases, err := release.New(release.Config{
+		Base: o.base, Cluster: target, Sources: o.sources, SourceChanges: toReleases, ConfigMaps: maps, Ledger: ledger.NewStore(maps),
+		Registry: cached, Fetcher: image.New(cached, image.Limits{}), Health: checker, Metrics: releaseMetrics, InsecureOptions: insecure,
+	})
+	if err != nil {
+		return err
+	}
+	pools, err := pool.New(pool.Config{
+		Base: o.base, Kube: o.kube, Sources: o.sources, Releases: releases, SourceChanges: toPools, Ledger: ledger.NewStore(maps),
+		Registry: cached, Metrics: poolMetrics, PKIDir: o.opts.AgentPKIDir, ClusterUID: o.uid, Version: o.opts.Version,
+	})
+	if err != nil {
+		return err
+	}
+	for _, c := range slices.Concat(target.Metrics.Collectors(), releaseMetrics.Collectors(), poolMetrics.Collectors()) {
 		if err := ctrlmetrics.Registry.Register(c); err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}
-	checker, err := health.NewChecker(shared.live, o.opts.Now)
-	if err != nil {
-		return fmt.Errorf("health rules: %w", err)
-	}
-	o.sources = newSourceRuntimes(o)
-	// A process that starts while the registry is away goes on with the release
-	// that the one before it had brought.
-	kept, err := registry.NewCache(reg, filepath.Join(o.opts.StateDir, "registry"), o.opts.Now)
+	reporter, err := o.newReporter()
 	if err != nil {
 		return err
 	}
-	o.releases = newReleases(o, &imageAccess{registry: kept, fetcher: image.New(kept, image.Limits{})}, shared, checker)
-	o.hosts, err = newHostRuntime(o)
-	if err != nil {
-		return err
-	}
-	for _, add := range []func() error{
-		func() error { return o.manager.Add(leaderFunc(o.load)) },
-		func() error { return o.manager.Add(shared) },
-		func() error { return o.manager.Add(o.releases) },
-		func() error { return o.manager.Add(o.sources) },
-		o.addTrust, o.addSources, o.addReleases, o.addHosts,
-		o.addReporter,
-		func() error { return o.manager.AddHealthzCheck("ping", healthz.Ping) },
-		func() error { return o.manager.AddReadyzCheck("ping", healthz.Ping) },
-	} {
-		if err := add(); err != nil {
+	for _, runnable := range []manager.Runnable{control.LeaderFunc(o.load), target, reporter} {
+		if err := o.manager.Add(runnable); err != nil {
 			return err
 		}
 	}
-	return nil
+	for _, controller := range []interface{ SetupWithManager(ctrl.Manager) error }{trusts, o.sources, releases, pools} {
+		if err := controller.SetupWithManager(o.manager); err != nil {
+			return err
+		}
+	}
+	if err := o.manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	return o.manager.AddReadyzCheck("ping", healthz.Ping)
 }
 
-// Run runs the operator until ctx ends or the lease is lost; a lost lease is an
-// error, and the process must exit then.
+// Run runs the operator until ctx ends or the lease is lost. A lost lease is an
+// error, after which the process must exit.
 func (o *Operator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -254,13 +296,13 @@ func (o *Operator) Run(ctx context.Context) error {
 	return nil
 }
 
-// fatal ends Run with the error: this process must not go on.
+// fatal ends Run with an error, and with it the process.
 func (o *Operator) fatal(err error) { o.fail(err) }
 
-// load reads what was accepted, once this process is the leader; controllers
-// wait for it.
+// load loads the accepted state once this process is the leader; controllers wait
+// for it.
 func (o *Operator) load(ctx context.Context) error {
-	if err := o.base.store.Load(ctx); err != nil {
+	if err := o.base.Store.Load(ctx); err != nil {
 		return err
 	}
 	close(o.ready)
@@ -268,55 +310,7 @@ func (o *Operator) load(ctx context.Context) error {
 	return nil
 }
 
-// leaderFunc is a function that runs while this process is the leader.
-type leaderFunc func(context.Context) error
-
-// Start implements manager.Runnable.
-func (f leaderFunc) Start(ctx context.Context) error { return f(ctx) }
-
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (leaderFunc) NeedLeaderElection() bool { return true }
-
-// group runs goroutines that end with a context and are waited for.
-type group struct {
-	mu  sync.Mutex
-	ctx context.Context //nolint:containedctx // the life of the goroutines, set once by run
-	wg  sync.WaitGroup
-}
-
-// run makes the group usable until ctx ends, then waits for its goroutines.
-func (g *group) run(ctx context.Context) {
-	g.mu.Lock()
-	g.ctx = ctx
-	g.mu.Unlock()
-	<-ctx.Done()
-	// Whoever holds the lock now either sees the end or is waited for.
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.wg.Wait()
-}
-
-// goWith runs f with a context that ends with the group or by the returned
-// function, which waits for f. It reports false before run and after its end.
-func (g *group) goWith(f func(context.Context)) (stop func(), ok bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ctx == nil || g.ctx.Err() != nil {
-		return nil, false
-	}
-	ctx, cancel := context.WithCancel(g.ctx)
-	done := make(chan struct{})
-	g.wg.Go(func() {
-		defer close(done)
-		f(ctx)
-	})
-	return func() {
-		cancel()
-		<-done
-	}, true
-}
-
-// newRegistry makes the client for registries.
+// newRegistry returns the client for registries.
 func newRegistry(opts Options) (*registry.Client, error) {
 	var cfg registry.Config
 	if opts.RegistriesFile != "" {

@@ -6,36 +6,31 @@ package reconciler
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/reconciler/control"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
 	"github.com/lockstep-dev/lockstep/reconciler/writeback"
 	"github.com/lockstep-dev/lockstep/sources"
 	"github.com/lockstep-dev/lockstep/sources/git"
 )
 
-// addReporter registers the reporter of the status branches.
-func (o *Operator) addReporter() error {
-	r, err := writeback.New(writeback.Config{
-		Client:      o.base.client,
+// newReporter returns the reporter of the status branches.
+func (o *Operator) newReporter() (*writeback.Reporter, error) {
+	return writeback.New(writeback.Config{
+		Client:      o.base.Client,
 		Informers:   o.manager.GetCache(),
-		Store:       publishedState{o.base.store},
-		Branches:    &statusBranches{opts: o.opts, secrets: o.sources.secrets},
-		Ready:       o.base.waitReady,
-		Edited:      func(source *v1alpha1.GitSource) bool { return o.sources.edited(source).Reason != "" },
-		PatchStatus: o.base.patchFresh,
-		Insecure:    o.opts.doors(),
+		Store:       publishedState{o.base.Store},
+		Branches:    &statusBranches{opts: o.opts, secrets: o.kube.CoreV1().Secrets(v1alpha1.Namespace)},
+		Ready:       o.base.WaitReady,
+		Edited:      func(obj *v1alpha1.GitSource) bool { return o.sources.NotFromParent(obj).Reason != "" },
+		PatchStatus: o.base.PatchLatestStatus,
+		Insecure:    o.opts.insecureOptions(),
 		Now:         o.opts.Now,
 		Log:         o.opts.Log.WithName("writeback"),
 	})
-	if err != nil {
-		return err
-	}
-	return o.manager.Add(r)
 }
 
 // publishedState is the persisted state as the reporter uses it.
@@ -63,14 +58,6 @@ func (s publishedState) SetPublished(ctx context.Context, name string, p writeba
 	return s.store.SetPublished(ctx, name, state.Published{Key: p.Key, Commit: p.Commit})
 }
 
-// persistedSigner returns the signer for the persisted state, zero for none.
-func persistedSigner(s *sources.Signer) state.Signer {
-	if s == nil {
-		return state.Signer{}
-	}
-	return state.Signer{Name: sanitize.Line(s.Name), Format: sanitize.Line(s.Format), Fingerprint: sanitize.Line(s.Fingerprint)}
-}
-
 // verifiedSigner returns the signer of the persisted state, nil if there is none.
 func verifiedSigner(s state.Signer) *sources.Signer {
 	if s == (state.Signer{}) {
@@ -87,7 +74,7 @@ type statusBranches struct {
 
 // Open implements writeback.Branches.
 func (b *statusBranches) Open(source *v1alpha1.GitSource, url, last string) (writeback.Publisher, error) {
-	host, err := hostOf(url)
+	host, err := control.HostOf(url)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +85,7 @@ func (b *statusBranches) Open(source *v1alpha1.GitSource, url, last string) (wri
 	spec := source.Spec.WriteBack
 	if ref := spec.SecretRef; ref != nil {
 		cfg.Credentials = func(ctx context.Context) (git.Credentials, error) {
-			data, err := boundSecret(ctx, b.secrets, ref.Name, v1alpha1.UseGitStatus, host)
+			data, err := control.BoundSecret(ctx, b.secrets, ref.Name, v1alpha1.UseGitStatus, host)
 			if err != nil {
 				return git.Credentials{}, err
 			}
@@ -107,21 +94,15 @@ func (b *statusBranches) Open(source *v1alpha1.GitSource, url, last string) (wri
 	}
 	if ref := spec.SigningKeyRef; ref != nil {
 		cfg.SigningKey = func(ctx context.Context) ([]byte, error) {
-			data, err := boundSecret(ctx, b.secrets, ref.Name, v1alpha1.UseStatusSigning, "")
+			data, err := control.BoundSecret(ctx, b.secrets, ref.Name, v1alpha1.UseStatusSigning, "")
 			if err != nil {
 				return nil, err
 			}
 			if len(data["identity"]) == 0 {
-				return nil, &reasonError{reasonSecretNotFound, true, fmt.Errorf("secret %s has no key identity", ref.Name)}
+				return nil, control.NewError(control.ReasonSecretNotFound, true, fmt.Errorf("secret %s has no key identity", ref.Name))
 			}
 			return data["identity"], nil
 		}
 	}
 	return git.NewPublisher(cfg)
-}
-
-// digestOf returns the digest of an image reference, "" without one.
-func digestOf(image string) string {
-	_, digest, _ := strings.Cut(image, "@")
-	return digest
 }

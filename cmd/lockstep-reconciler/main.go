@@ -100,7 +100,6 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.BoolVar(&o.AllowInsecureSources, "allow-insecure-sources", false, "insecure: use Git sources over http and file")
 	fs.StringVar(&o.AgentPKIDir, "pki-dir", "", "directory with ca.crt, tls.crt and tls.key for connecting to agents (lockstep pki issue caller); without it hosts aren't managed")
 	fs.StringVar(&o.ClusterUID, "cluster-uid", "", "UID of the cluster in certificates and fences (default: the UID of namespace kube-system)")
-	fs.StringVar(&o.ServiceAccount, "service-account", "lockstep-reconciler", "service account of this process")
 	fs.BoolVar(&o.LeaderElection, "leader-elect", true, "enable leader election")
 	fs.DurationVar(&o.LeaseDuration, "lease-duration", 30*time.Second, "duration of the leader's lease")
 	fs.StringVar(&o.MetricsAddress, "metrics-address", "127.0.0.1:8080", "bind address of the metrics endpoint; 0 disables it")

@@ -5,19 +5,18 @@ package state
 
 import "context"
 
-// BeginRelease records which release is going to be applied, before its first
-// write: a process that is killed amid it must be followed by one that goes on
-// with it, not by one that first takes its objects back to the release before.
-// What Choose has recorded of the same release stays, unless that was level and
-// isn't any more.
-func (s *Store) BeginRelease(ctx context.Context, name string, chosen Accepted) error {
+// BeginRelease records a release before its first write, so that a process that
+// starts during the apply continues with it instead of reverting to the previous
+// release. An existing record of the same release is kept, unless it was complete
+// and no longer is.
+func (s *Store) BeginRelease(ctx context.Context, name string, accepted Accepted) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
-		c := r.Accepted
-		same := c != nil && c.Identity.Equal(chosen.Identity) && c.Revision == chosen.Revision && c.Selection == chosen.Selection
-		if same && (chosen.State == "" || c.State != "") {
+		a := r.Accepted
+		same := a != nil && a.Identity.Equal(accepted.Identity) && a.Revision == accepted.Revision && a.Selection == accepted.Selection
+		if same && (accepted.State == "" || a.State != "") {
 			return false
 		}
-		r.Accepted = &chosen
+		r.Accepted = &accepted
 		return true
 	})
 }

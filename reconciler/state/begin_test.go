@@ -11,11 +11,11 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-func TestAReleaseThatBeginsIsWhatTheNextProcessGoesOnWith(t *testing.T) {
+func TestARestartContinuesWithTheReleaseThatBegan(t *testing.T) {
 	client := configMaps(t)
 	s := New(client)
 	first, next := Accepted{Identity: payload.Identity{Version: "1.0.0", Image: "a"}}, Accepted{Identity: payload.Identity{Version: "1.1.0", Image: "b"}}
-	chosen := func() Accepted {
+	accepted := func() Accepted {
 		t.Helper()
 		again := New(client)
 		if err := again.Load(t.Context()); err != nil {
@@ -30,30 +30,30 @@ func TestAReleaseThatBeginsIsWhatTheNextProcessGoesOnWith(t *testing.T) {
 		if err := s.BeginRelease(t.Context(), "platform", want); err != nil {
 			t.Fatal(err)
 		}
-		if got := chosen(); got.Version != want.Version || got.Image != want.Image {
-			t.Errorf("a new process goes on with %+v, want %+v", got, want)
+		if got := accepted(); got.Version != want.Version || got.Image != want.Image {
+			t.Errorf("after a restart: %+v, want %+v", got, want)
 		}
 	}
-	// A way back to it is told apart from what is level, by a wait that it had.
-	back := first
-	back.State = "RollingBack"
-	waiting := back
+	// A rollback to a completed release is incomplete, and keeps its waits.
+	rollback := first
+	rollback.State = "RollingBack"
+	waiting := rollback
 	waiting.Waits = []Wait{{Object: Object{Kind: "Pod", Name: "web"}}}
 	for _, step := range []struct {
 		name  string
 		write func() error
 		want  Accepted
 	}{
-		{"begun", func() error { return s.BeginRelease(t.Context(), "platform", back) }, back},
+		{"started", func() error { return s.BeginRelease(t.Context(), "platform", rollback) }, rollback},
 		{"waiting", func() error { return s.SetAccepted(t.Context(), "platform", waiting, nil) }, waiting},
-		{"begun by the next process", func() error { return s.BeginRelease(t.Context(), "platform", back) }, waiting},
-		{"level", func() error { return s.SetAccepted(t.Context(), "platform", first, nil) }, first},
-		{"kept by the next process", func() error { return s.BeginRelease(t.Context(), "platform", first) }, first},
+		{"started by the next process", func() error { return s.BeginRelease(t.Context(), "platform", rollback) }, waiting},
+		{"complete", func() error { return s.SetAccepted(t.Context(), "platform", first, nil) }, first},
+		{"unchanged by the next process", func() error { return s.BeginRelease(t.Context(), "platform", first) }, first},
 	} {
 		if err := step.write(); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(step.want, chosen()); diff != "" {
+		if diff := cmp.Diff(step.want, accepted()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
 	}

@@ -1,17 +1,18 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package state remembers what was accepted: the trust policy in force, for
-// each Git source the revision and the spec hashes of what it declared, and for
-// each release the versions that were level.
+// Package state persists the reconciler's accepted state: the active trust
+// policy; per Git source the accepted revision and the spec hashes of its
+// declared objects; per release the accepted and the completed versions.
 //
-// Declared objects are mere carriers: anyone who may edit them could change
-// what they say. The reconciler acts on an object only while its spec hash is
-// the one that was accepted here (wall 3), and on the trust policy that was
-// accepted here, whatever the TrustPolicy object says or whether it exists.
-// The store is two ConfigMaps without owner that nothing prunes. Only the
-// leader writes them; writes are compare-and-swap, so that a leader that lost
-// its lease without knowing it yet changes nothing.
+// Anyone with write access can edit a declared object. The reconciler therefore
+// acts on an object only while its spec hash is the persisted one (trust
+// boundary T3), and on the persisted trust policy, even if the TrustPolicy
+// object was edited or deleted.
+//
+// The store is two ConfigMaps without owner that are never pruned. Only the
+// leader writes them. Writes are compare-and-swap, so a process that lost its
+// lease can't overwrite the state of its successor.
 package state
 
 import (
@@ -41,42 +42,43 @@ const (
 	key         = "state.json"
 )
 
-// Format is the version of the stored form that is written; readers take
-// Format-1 to Format+1, as long as fields keep their meaning.
-const Format = 1
+// Format is the version of the stored form that is written. Load reads Format
+// and Format+1, and rejects older formats.
+const Format = 2
 
-// MaxBytes bounds each stored document, below what etcd takes.
+// MaxBytes limits each stored document, below the limit of etcd.
 const MaxBytes = 1 << 20
 
-// Source is what was accepted of one GitSource.
+// Source is the accepted state of one GitSource.
 type Source struct {
-	// URL and Cluster are those of the GitSource: what rules of the trust
-	// policy match, also after the GitSource is gone.
+	// URL and Cluster are those of the GitSource. The rules of the trust policy
+	// match them, also after the GitSource was deleted.
 	URL     string `json:"url,omitempty"`
 	Cluster string `json:"cluster,omitempty"`
 	// Revision as main@sha1:<hex>.
 	Revision string `json:"revision"`
 	// Tree is the canonical tree's digest.
 	Tree string `json:"tree,omitempty"`
-	// Subject and Signer are shown, never decided upon.
+	// Subject and Signer are for display; no decision depends on them.
 	Subject string `json:"subject,omitempty"`
 	Signer  string `json:"signer,omitempty"`
 	// SignedBy has the parts of Signer, zero for an unverified revision.
 	SignedBy Signer `json:"signedBy,omitzero"`
-	// Time when the revision was accepted here.
+	// Time when the revision was accepted.
 	Time time.Time `json:"time"`
-	// Objects are the spec hashes of what it declared, by "Kind/name".
+	// Objects are the spec hashes of the declared objects, by "Kind/name".
 	Objects map[string]string `json:"objects"`
-	// UIDs are those of the declared objects as they were after the apply, by
-	// the same key; a source prunes only what still has its UID.
+	// UIDs are those of the declared objects after the apply, by the same key.
+	// A source prunes an object only while its UID is unchanged.
 	UIDs map[string]string `json:"uids,omitempty"`
-	// Manifests are the hashes of the manifests that were applied, labels and
-	// annotations included, by the same key: a new process applies only what
-	// differs.
+	// Manifests are the hashes of the applied manifests, labels and annotations
+	// included, by the same key. After a restart only manifests that differ are
+	// applied.
 	Manifests map[string]string `json:"manifests,omitempty"`
-	// SpentRewind is the last one-use rewind that was used.
+	// SpentRewind is the value of the last accept-rewind annotation that was
+	// used; each value is valid once.
 	SpentRewind string `json:"spentRewind,omitempty"`
-	// Published is what the status branch was told last; only SetPublished
+	// Published is the last report on the status branch; only SetPublished
 	// changes it.
 	Published Published `json:"published,omitzero"`
 }
@@ -90,66 +92,65 @@ type Signer struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// Published is what a status branch was told last, so that a new process
-// neither repeats it nor mistakes its own commit for somebody else's.
+// Published identifies the last report on a status branch. With it a new process
+// neither repeats the report nor takes its own commit for an external one.
 type Published struct {
 	// Key identifies the report, Commit the commit's hash.
 	Key    string `json:"key,omitempty"`
 	Commit string `json:"commit,omitempty"`
 }
 
-// Release is what is remembered of a ClusterRelease, apart from its status.
+// Release is the persisted state of a ClusterRelease, independent of its status.
 type Release struct {
-	// Product that the payloads named.
+	// Product is the one that the payloads declare.
 	Product string `json:"product,omitempty"`
-	// Accepted is the release that was verified and is being applied.
-	Accepted *Accepted `json:"chosen,omitempty"`
-	// Capabilities are those that were ever enabled, sorted: none can be taken
-	// from a running cluster, whatever a later version or spec asks for.
+	// Accepted is the verified release that is being applied.
+	Accepted *Accepted `json:"accepted,omitempty"`
+	// Capabilities are all that were ever enabled, sorted. A capability can't be
+	// disabled in a running cluster, whatever a later version or spec requests.
 	Capabilities []string `json:"capabilities,omitempty"`
-	// SpentRollback is the last permission of spec.rollback that was used.
+	// SpentRollback is the last consumed permission of spec.rollback.
 	SpentRollback string `json:"spentRollback,omitempty"`
-	// Completed are the releases that were level, newest first, at most
-	// MaxCompleted; the first is what the cluster has.
+	// Completed are the releases that completed, newest first, at most
+	// MaxCompleted. The first one is installed in the cluster.
 	Completed []Completed `json:"completed,omitempty"`
-	// Deletion and ServiceAccount are what the declared object says about its
-	// end: they are needed when it is gone, also when it went while nobody
-	// looked.
+	// Deletion and ServiceAccount are those of the declared spec. They are needed
+	// once the object is deleted, also if no process was running then.
 	Deletion       string `json:"deletion,omitempty"`
 	ServiceAccount string `json:"serviceAccount,omitempty"`
-	// Unmanaged are the objects that overrides left to people, sorted, at most
-	// MaxUnmanaged: they stay whatever Deletion says.
+	// Unmanaged are the objects that overrides exclude from management, sorted,
+	// at most MaxUnmanaged. They are kept whatever Deletion is.
 	Unmanaged []Object `json:"unmanaged,omitempty"`
-	// Pools are the spec hashes of the NodeOS objects that its payloads
-	// declared, by name, as they were met last. A payload on its way doesn't
-	// orphan a rollout that the one before it began.
+	// Pools are the last observed spec hashes of the NodeOS objects that its
+	// payloads declare, by name. With them a rollout in progress continues while
+	// the next payload is being loaded.
 	Pools map[string]string `json:"pools,omitempty"`
 }
 
-// Accepted is a release that was accepted to be applied: what a new process goes
-// on with while the desired one can't be.
+// Accepted is a release that was accepted for apply. After a restart the
+// reconciler continues with it until the desired release is accepted.
 type Accepted struct {
 	payload.Identity
-	// Revision of the source that Path is read at.
+	// Revision of the source at which Path is read.
 	Revision string `json:"revision,omitempty"`
-	// State is the sync worker's while it wasn't level since it was accepted,
-	// "" once it was: going back to a completed release from one that was only
-	// begun is unfinished work.
+	// State is the sync worker's until the release is complete, then "". A
+	// rollback to a completed release from one that was only started is
+	// incomplete too.
 	State string `json:"state,omitempty"`
-	// Waits are the clocks of the objects that are waited for, or that are ill
-	// where all was level, so that a new process doesn't give them all their
-	// time again; at most MaxWaits.
+	// Waits are the health timeouts in progress, of objects that aren't ready or
+	// became unhealthy, at most MaxWaits. With them a restart doesn't reset the
+	// timeouts.
 	Waits []Wait `json:"waits,omitempty"`
-	// Selection is what was selected of the payload, as its owner writes it;
-	// "" in a store of before it was kept. The spec may select otherwise by now.
+	// Selection is the encoded selection of the payload's manifests when it was
+	// accepted; the spec may have changed since. "" if unknown.
 	Selection string `json:"selection,omitempty"`
 }
 
-// MaxUnmanaged bounds the objects that are remembered as left to people: what a
-// ClusterRelease may name.
+// MaxUnmanaged limits the persisted unmanaged objects of one release; a
+// ClusterRelease can list as many.
 const MaxUnmanaged = 100
 
-// Object names an object.
+// Object identifies a Kubernetes object.
 type Object struct {
 	Group     string `json:"group,omitempty"`
 	Kind      string `json:"kind"`
@@ -157,21 +158,22 @@ type Object struct {
 	Name      string `json:"name"`
 }
 
-// MaxWaits bounds the waits that are remembered of one release.
+// MaxWaits limits the persisted waits of one release.
 const MaxWaits = 20
 
-// Wait is how much of the time that an object may take is spent.
+// Wait is the used part of an object's health timeout.
 type Wait struct {
 	Object
-	// Spent until Running; Running is zero while the clock stands still.
+	// Spent is the time used before Running; Running is zero while the clock is
+	// stopped.
 	Spent   metav1.Duration `json:"spent"`
 	Running time.Time       `json:"running,omitzero"`
 }
 
-// MaxCompleted bounds what is remembered of one release.
+// MaxCompleted limits the persisted completed versions of one release.
 const MaxCompleted = 10
 
-// Completed is one release that was level.
+// Completed is one release that completed.
 type Completed struct {
 	payload.Identity
 	VersionHash string    `json:"versionHash,omitempty"`
@@ -196,24 +198,24 @@ func (d document) clone() document {
 	return next
 }
 
-// Store keeps what was accepted, in memory and in the cluster. It is safe for
+// Store holds the accepted state in memory and in the cluster. It is safe for
 // concurrent use.
 type Store struct {
 	client typedcorev1.ConfigMapInterface
 
-	// writing lets one writer through at a time: each builds on the last.
+	// writing serializes writes.
 	writing sync.Mutex
 
 	mu    sync.Mutex
 	doc   document
 	trust *trust.Accepted
-	// versions are the resourceVersions that the next write replaces; empty
-	// means that the object must not exist yet.
+	// versions are the resourceVersions that the next write replaces, by name of
+	// the ConfigMap; "" if it must not exist yet.
 	versions map[string]string
 	changed  chan struct{}
 }
 
-// New returns a store that is empty until Load was called. The client is for
+// New returns a store that is empty until Load is called. The client is for
 // the ConfigMaps of Lockstep's own namespace.
 func New(client typedcorev1.ConfigMapInterface) *Store {
 	return &Store{
@@ -224,9 +226,9 @@ func New(client typedcorev1.ConfigMapInterface) *Store {
 	}
 }
 
-// Load reads the store from the cluster; what doesn't exist yet is empty. An
-// unreadable store is an error, never an empty one: that would forget what is
-// trusted.
+// Load reads the store from the cluster. A missing ConfigMap is an empty store;
+// an unreadable one is an error, since an empty store would drop the trust
+// policy.
 func (s *Store) Load(ctx context.Context) error {
 	raw, err := s.read(ctx, SourcesName)
 	if err != nil {
@@ -235,7 +237,7 @@ func (s *Store) Load(ctx context.Context) error {
 	doc := document{Format: Format}
 	if raw != nil {
 		if doc, err = decode(raw); err != nil {
-			return fmt.Errorf("configmap %s: %w; restore it from a backup, or delete it to have every source accepted anew", SourcesName, err)
+			return fmt.Errorf("configmap %s: %w; restore it from a backup, or delete it to accept every source again", SourcesName, err)
 		}
 	}
 	rawTrust, err := s.read(ctx, TrustName)
@@ -258,20 +260,23 @@ func (s *Store) Load(ctx context.Context) error {
 	return nil
 }
 
-// decode reads the stored form of the sources.
+// decode reads the stored form of sources and releases.
 func decode(raw []byte) (document, error) {
 	var doc document
 	if err := json.Unmarshal(raw, &doc); err != nil {
 		return doc, fmt.Errorf("decode: %w", err)
 	}
-	if doc.Format < Format-1 || doc.Format > Format+1 {
-		return doc, fmt.Errorf("format %d: this version reads %d to %d", doc.Format, Format-1, Format+1)
+	if doc.Format < Format {
+		return doc, fmt.Errorf("format %d was written by an earlier version; this version reads %d to %d", doc.Format, Format, Format+1)
+	}
+	if doc.Format > Format+1 {
+		return doc, fmt.Errorf("format %d was written by a later version; this version reads %d to %d", doc.Format, Format, Format+1)
 	}
 	return doc, nil
 }
 
-// read returns the stored bytes, or nil where the object doesn't exist, and
-// remembers the version that the next write replaces.
+// read returns the stored bytes, nil if the ConfigMap doesn't exist, and records
+// the version that the next write replaces.
 func (s *Store) read(ctx context.Context, name string) ([]byte, error) {
 	cm, err := s.client.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -295,7 +300,7 @@ func (s *Store) setVersion(name, version string) {
 	s.versions[name] = version
 }
 
-// Trust returns the policy in force, settled for the time, and false where
+// Trust returns the trust policy that is active at the given time, and false if
 // none was accepted yet. The result must not be changed.
 func (s *Store) Trust(now time.Time) (trust.Accepted, bool) {
 	s.mu.Lock()
@@ -324,7 +329,7 @@ func (s *Store) SetTrust(ctx context.Context, policy trust.Accepted) error {
 	return nil
 }
 
-// Source returns what was accepted of a source, and false if nothing was.
+// Source returns the accepted state of a source, and false if there is none.
 func (s *Store) Source(name string) (Source, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -332,8 +337,8 @@ func (s *Store) Source(name string) (Source, bool) {
 	return src, ok
 }
 
-// SetSource stores what was accepted of a source. What it declares leaves the
-// other sources: the caller has made sure that those are gone.
+// SetSource stores the accepted state of a source. Objects that it declares are
+// removed from other sources; the caller ensures that those sources are deleted.
 func (s *Store) SetSource(ctx context.Context, name string, src Source) error {
 	return s.edit(ctx, func(d *document) {
 		src.Published = d.Sources[name].Published
@@ -362,8 +367,8 @@ func overlap(a, b map[string]string) bool {
 	return false
 }
 
-// SetPublished records what the status branch of a source was told; for a
-// source of which nothing was accepted it does nothing.
+// SetPublished records the last report on a source's status branch. It does
+// nothing for a source without accepted state.
 func (s *Store) SetPublished(ctx context.Context, name string, p Published) error {
 	if src, ok := s.Source(name); !ok || src.Published == p {
 		return nil
@@ -376,15 +381,7 @@ func (s *Store) SetPublished(ctx context.Context, name string, p Published) erro
 	})
 }
 
-// DropSource forgets a source that was deleted.
-func (s *Store) DropSource(ctx context.Context, name string) error {
-	if _, ok := s.Source(name); !ok {
-		return nil
-	}
-	return s.edit(ctx, func(d *document) { delete(d.Sources, name) })
-}
-
-// Release returns what is remembered of a ClusterRelease.
+// Release returns the persisted state of a ClusterRelease.
 func (s *Store) Release(name string) Release {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -394,15 +391,15 @@ func (s *Store) Release(name string) Release {
 	return r
 }
 
-// Releases returns what is remembered of all ClusterReleases, by name.
+// Releases returns the persisted state of all ClusterReleases, by name.
 func (s *Store) Releases() map[string]Release {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.doc.Releases)
 }
 
-// Complete records that a release became level. Recording the newest one again
-// changes nothing.
+// Complete records a completed release. Recording the newest one again changes
+// nothing.
 func (s *Store) Complete(ctx context.Context, name, product string, done Completed) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
 		if len(r.Completed) > 0 && r.Completed[0].VersionHash == done.VersionHash && r.Completed[0].Identity.Equal(done.Identity) {
@@ -415,17 +412,15 @@ func (s *Store) Complete(ctx context.Context, name, product string, done Complet
 	})
 }
 
-// SetAccepted records which release is being applied and the capabilities that are
-// enabled with it, besides those that were before. Recording the same again
-// changes nothing.
-func (s *Store) SetAccepted(ctx context.Context, name string, chosen Accepted, enabled []string) error {
-	return s.SetAcceptedWhile(ctx, name, chosen, enabled, func() bool { return true })
+// SetAccepted records the release that is being applied, and adds its enabled
+// capabilities to those enabled before. Recording the same again changes nothing.
+func (s *Store) SetAccepted(ctx context.Context, name string, accepted Accepted, enabled []string) error {
+	return s.SetAcceptedWhile(ctx, name, accepted, enabled, func() bool { return true })
 }
 
-// SetAcceptedWhile is Choose for what was true a moment ago: still is asked once
-// nobody else writes, and what isn't true any more isn't recorded. The next
-// release may have begun meanwhile.
-func (s *Store) SetAcceptedWhile(ctx context.Context, name string, chosen Accepted, enabled []string, still func() bool) error {
+// SetAcceptedWhile is SetAccepted for a release that may have been superseded
+// meanwhile: it records nothing if still returns false under the write lock.
+func (s *Store) SetAcceptedWhile(ctx context.Context, name string, accepted Accepted, enabled []string, still func() bool) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
 		if !still() {
 			return false
@@ -433,19 +428,19 @@ func (s *Store) SetAcceptedWhile(ctx context.Context, name string, chosen Accept
 		all := slices.Concat(r.Capabilities, enabled)
 		slices.Sort(all)
 		all = slices.Compact(all)
-		if r.Accepted != nil && reflect.DeepEqual(*r.Accepted, chosen) && len(all) == len(r.Capabilities) {
+		if r.Accepted != nil && reflect.DeepEqual(*r.Accepted, accepted) && len(all) == len(r.Capabilities) {
 			return false
 		}
-		r.Accepted, r.Capabilities = &chosen, all
+		r.Accepted, r.Capabilities = &accepted, all
 		return true
 	})
 }
 
-// SetDeletion records what is to become of a release's objects when it is deleted,
-// who may do that, and which objects are left to people, sorted.
+// SetDeletion records the deletion policy of a release, the service account that
+// deletes its objects, and the unmanaged objects, sorted.
 func (s *Store) SetDeletion(ctx context.Context, name, deletion, serviceAccount string, unmanaged ...Object) error {
 	if len(unmanaged) > MaxUnmanaged {
-		return fmt.Errorf("ClusterRelease/%s leaves %d objects to people; at most %d can be remembered: remove some of spec.overrides", name, len(unmanaged), MaxUnmanaged)
+		return fmt.Errorf("ClusterRelease/%s has %d unmanaged objects, the limit is %d; remove some of spec.overrides", name, len(unmanaged), MaxUnmanaged)
 	}
 	return s.editRelease(ctx, name, func(r *Release) bool {
 		if r.Deletion == deletion && r.ServiceAccount == serviceAccount && slices.Equal(r.Unmanaged, unmanaged) {
@@ -456,8 +451,7 @@ func (s *Store) SetDeletion(ctx context.Context, name, deletion, serviceAccount 
 	})
 }
 
-// SpendRollback records that a permission to go back was used: it opens no
-// second way.
+// SpendRollback records that a rollback permission was consumed.
 func (s *Store) SpendRollback(ctx context.Context, name, permission string) error {
 	return s.editRelease(ctx, name, func(r *Release) bool {
 		if r.SpentRollback == permission {
@@ -468,11 +462,11 @@ func (s *Store) SpendRollback(ctx context.Context, name, permission string) erro
 	})
 }
 
-// MaxPools bounds the NodeOS objects that are remembered of one release.
+// MaxPools limits the persisted NodeOS objects of one release.
 const MaxPools = 200
 
-// SetPool records the spec hash of a NodeOS that a release's payload declares,
-// and that it is no other's.
+// SetPool records the spec hash of a NodeOS that a release's payload declares.
+// It is removed from any other release.
 func (s *Store) SetPool(ctx context.Context, name, pool, hash string) error {
 	if other, _, ok := s.PoolOwner(pool); ok && other != name {
 		if err := s.DropPool(ctx, pool); err != nil {
@@ -492,7 +486,7 @@ func (s *Store) SetPool(ctx context.Context, name, pool, hash string) error {
 	})
 }
 
-// DropPool forgets a NodeOS that is gone.
+// DropPool removes a deleted NodeOS.
 func (s *Store) DropPool(ctx context.Context, pool string) error {
 	name, _, ok := s.PoolOwner(pool)
 	if !ok {
@@ -505,8 +499,8 @@ func (s *Store) DropPool(ctx context.Context, pool string) error {
 	})
 }
 
-// PoolOwner returns the release whose payload declared a NodeOS, and the spec
-// hash as it was met last.
+// PoolOwner returns the release whose payload declared a NodeOS, and its last
+// observed spec hash.
 func (s *Store) PoolOwner(pool string) (release, hash string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -518,8 +512,7 @@ func (s *Store) PoolOwner(pool string) (release, hash string, ok bool) {
 	return "", "", false
 }
 
-// editRelease changes what is remembered of a release if change says that
-// there is a change.
+// editRelease writes a release if change, called on a copy first, returns true.
 func (s *Store) editRelease(ctx context.Context, name string, change func(*Release) bool) error {
 	r := s.Release(name)
 	if !change(&r) {
@@ -532,8 +525,8 @@ func (s *Store) editRelease(ctx context.Context, name string, change func(*Relea
 	})
 }
 
-// DropRelease forgets a ClusterRelease that was deleted; its product's
-// high-water mark is kept elsewhere and stays.
+// DropRelease removes a deleted ClusterRelease. The high-water mark of its
+// product is kept in the ledger.
 func (s *Store) DropRelease(ctx context.Context, name string) error {
 	s.mu.Lock()
 	_, ok := s.doc.Releases[name]
@@ -554,7 +547,7 @@ func (s *Store) edit(ctx context.Context, change func(*document)) error {
 	change(&next)
 	raw, err := json.Marshal(next)
 	if err != nil {
-		return fmt.Errorf("encode the accepted sources: %w", err)
+		return fmt.Errorf("encode the accepted state: %w", err)
 	}
 	if err := s.write(ctx, SourcesName, raw); err != nil {
 		return err
@@ -566,14 +559,14 @@ func (s *Store) edit(ctx context.Context, change func(*document)) error {
 	return nil
 }
 
-// ErrConflict says that somebody else wrote the store: this process isn't the
-// leader any more, or must load again.
+// ErrConflict is returned when another process wrote the store: this one is no
+// longer the leader, or must load again.
 var ErrConflict = errors.New("the accepted state was changed by another writer")
 
-// write replaces the stored bytes if nobody else did since they were read.
+// write replaces the stored bytes unless they were changed since they were read.
 func (s *Store) write(ctx context.Context, name string, raw []byte) error {
 	if len(raw) > MaxBytes {
-		return fmt.Errorf("configmap %s would have %d bytes, the limit is %d", name, len(raw), MaxBytes)
+		return fmt.Errorf("write configmap %s: %d bytes exceed the limit of %d", name, len(raw), MaxBytes)
 	}
 	s.mu.Lock()
 	version := s.versions[name]
@@ -602,8 +595,8 @@ func (s *Store) write(ctx context.Context, name string, raw []byte) error {
 	return nil
 }
 
-// Owner returns the source that declared an object and the spec hash that was
-// accepted, and false where no source did.
+// Owner returns the source that declares an object and the accepted spec hash,
+// and false if no source does.
 func (s *Store) Owner(kind, name string) (source, hash string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -622,7 +615,7 @@ func (s *Store) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// notify wakes all who wait for a change; the caller holds the lock.
+// notify signals a change; the caller holds the lock.
 func (s *Store) notify() {
 	close(s.changed)
 	s.changed = make(chan struct{})

@@ -80,7 +80,14 @@ var imports = map[string][]string{
 	"reconciler/status":           {"payload", "config/version", "config/sanitize", "config/v1alpha1", "reconciler/rollout", "reconciler/worker"},
 	"reconciler/worker":           {"config/version", "config/sanitize", "config/v1alpha1", "payload", "payload/precondition", "payload/taskgraph"},
 	"reconciler/writeback":        {"config/sanitize", "config/v1alpha1", "reconciler/status", "sources"},
-	"reconciler":                  {"config/...", "payload/...", "sources/...", "reconciler/...", "nodeos", "nodeos/fleet", "nodeos/mtls", "nodeos/agentpb", "nodeos/wire"},
+	// Controllers share reconciler/control and never import one another.
+	"reconciler/control": {"config/sanitize", "config/v1alpha1", "payload/verify", "reconciler/state", "reconciler/status"},
+	"reconciler/cluster": {"config/v1alpha1", "reconciler/apply", "reconciler/live"},
+	"reconciler/policy":  {"config/trust", "config/v1alpha1", "reconciler/control", "reconciler/status"},
+	"reconciler/source":  {"config/sanitize", "config/trust", "config/v1alpha1", "payload/verify", "reconciler/control", "reconciler/state", "reconciler/status", "sources", "sources/desired", "sources/dir", "sources/git"},
+	"reconciler/release": {"config/sanitize", "config/trust", "config/v1alpha1", "config/version", "payload", "payload/image", "payload/precondition", "payload/verify", "reconciler/apply", "reconciler/cluster", "reconciler/control", "reconciler/excluded", "reconciler/health", "reconciler/ledger", "reconciler/live", "reconciler/state", "reconciler/status", "reconciler/worker"},
+	"reconciler/pool":    {"config/sanitize", "config/trust", "config/v1alpha1", "nodeos/fleet", "nodeos/mtls", "payload", "payload/verify", "reconciler/control", "reconciler/drain", "reconciler/hosts", "reconciler/ledger", "reconciler/rollout/executor", "reconciler/state", "reconciler/status", "sources", "sources/desired"},
+	"reconciler":         {"config/trust", "config/v1alpha1", "payload/image", "payload/registry", "reconciler/...", "sources", "sources/git"},
 
 	"cmd/lockstep":            {"..."},
 	"cmd/lockstep-agent":      {"..."},
@@ -98,6 +105,7 @@ var imports = map[string][]string{
 	"test/examples":           {"payload", "payload/build", "test/controlplane"},
 	"test/vm":                 {"..."},
 	"test/env":                {"..."},
+	"test/controlenv":         {"config/v1alpha1", "reconciler/control", "reconciler/state", "test/controlplane"},
 }
 
 // restricted lists which of our packages may import a third-party package
@@ -116,7 +124,7 @@ var restricted = map[string][]string{
 	"google.golang.org/grpc/...":                      {"nodeos/...", "cmd/...", "test/..."},
 	"github.com/spf13/cobra":                          {"cmd/..."},
 	"github.com/lockstep-dev/lockstep/test/...":       {"test/..."},
-	"github.com/lockstep-dev/lockstep/nodeos/agentpb": {"nodeos/...", "reconciler", "cmd/...", "test/..."},
+	"github.com/lockstep-dev/lockstep/nodeos/agentpb": {"nodeos/...", "cmd/...", "test/..."},
 }
 
 // unlinked lists what a program must not contain, however indirectly.

@@ -223,9 +223,9 @@ func (o *openshiftEnv) account() (map[string]logLine, error) {
 	out := map[string]logLine{}
 	for _, s := range all {
 		switch s.Msg {
-		case "the object isn't level":
+		case "manifest failed":
 			out[s.Object] = s
-		case "the object is level after all":
+		case "manifest recovered":
 			delete(out, s.Object)
 		}
 	}

@@ -73,7 +73,7 @@ func waitSyncs(t *testing.T, w *env.Env, offset int64, name, result string, n in
 		}
 		found := 0
 		for _, s := range all {
-			if s.Msg == "a pass ended" && s.Release == name && s.Result == result {
+			if s.Msg == "sync ended" && s.Release == name && s.Result == result {
 				found++
 			}
 		}

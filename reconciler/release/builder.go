@@ -1,0 +1,200 @@
+// SPDX-FileCopyrightText: The Lockstep authors
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/reconciler/apply"
+	"github.com/lockstep-dev/lockstep/reconciler/control"
+	"github.com/lockstep-dev/lockstep/reconciler/health"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
+	"github.com/lockstep-dev/lockstep/reconciler/worker"
+)
+
+// objectBuilder applies a release's objects and waits until they are ready. It
+// implements worker.ResourceBuilder with an apply engine and package health.
+type objectBuilder struct {
+	engine *apply.Engine
+	health *health.Checker
+	// monitor observes the health of applied objects.
+	monitor *health.Monitor
+	now     func() time.Time
+
+	mu     sync.Mutex
+	policy buildPolicy
+}
+
+// buildPolicy is the apply policy of a ClusterRelease's spec.
+type buildPolicy struct {
+	adopt      []string
+	timeout    time.Duration
+	components map[string]componentPolicy
+	prune      bool
+	maxPercent int
+	// unmanaged objects are neither applied nor pruned.
+	unmanaged []worker.Override
+}
+
+// componentPolicy is the policy for an unhealthy component: warn reports it and
+// continues with the other components.
+type componentPolicy struct {
+	warn    bool
+	timeout time.Duration
+}
+
+// of returns the policy of a component, with the timeout that applies to it.
+func (p buildPolicy) of(component string) componentPolicy {
+	out := p.components[component]
+	if out.timeout <= 0 {
+		out.timeout = p.timeout
+	}
+	return out
+}
+
+func (b *objectBuilder) setPolicy(p buildPolicy) {
+	b.mu.Lock()
+	changed := !reflect.DeepEqual(p, b.policy)
+	b.policy = p
+	b.mu.Unlock()
+	b.engine.Adopt(p.adopt) // for a dry run before Begin
+	if changed {
+		b.monitor.Resend()
+	}
+}
+
+func (b *objectBuilder) current() buildPolicy {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.policy
+}
+
+// DryRun implements worker.ResourceBuilder. It reports all rejected objects at
+// once, before the first write.
+func (b *objectBuilder) DryRun(ctx context.Context, target *payload.Payload) error {
+	problems, err := b.engine.DryRun(ctx, target.Manifests)
+	if err != nil || len(problems) == 0 {
+		return err
+	}
+	const shown = 5
+	var lines []string
+	retry := true
+	for i, p := range problems {
+		retry = retry && control.Retriable(p.Err)
+		if i < shown {
+			lines = append(lines, fmt.Sprintf("%s: %v", p.ID, p.Err))
+		}
+	}
+	if cut := len(problems) - shown; cut > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", cut))
+	}
+	return &worker.UpdateError{
+		Code: control.ReasonOf(problems[0].Err, "DryRunRefused"), Object: problems[0].ID, Retry: retry,
+		Message: "server-side dry run: " + strings.Join(lines, "; "),
+	}
+}
+
+// Begin implements worker.ResourceBuilder.
+func (b *objectBuilder) Begin(ctx context.Context, target *payload.Payload) error {
+	if err := b.engine.Begin(ctx, target.Manifests, b.current().adopt); err != nil {
+		return err
+	}
+	b.monitor.Set(target.Manifests)
+	return nil
+}
+
+// Apply implements worker.ResourceBuilder.
+func (b *objectBuilder) Apply(ctx context.Context, m *payload.Manifest, state payload.State) (worker.Written, error) {
+	mode := apply.Reconciling
+	if state != payload.Reconciling {
+		mode = apply.Updating
+	}
+	change, err := b.engine.Apply(ctx, m, mode)
+	if err != nil {
+		return worker.Written{}, err
+	}
+	if change.Failed != nil {
+		return worker.Written{}, b.current().of(m.Component).wrap(m, change.Failed)
+	}
+	return worker.Written{
+		ResourceVersion: change.ResourceVersion,
+		Done:            m.Delete || change.Finished || m.Wait == payload.WaitNone || !live.NeedsBody(m),
+	}, nil
+}
+
+// Await implements worker.ResourceBuilder. It waits for a component with policy
+// warn until the deadline too.
+func (b *objectBuilder) Await(ctx context.Context, m *payload.Manifest, written worker.Written, spent time.Duration) error {
+	policy := b.current().of(m.Component)
+	err := b.health.Wait(ctx, m, written.ResourceVersion, health.Budget{Total: policy.timeout, Spent: spent}, func(v health.Verdict, spent time.Duration) {
+		waiting := worker.Waiting{Reason: v.Reason, Message: v.Message, Spent: spent, Stopped: v.Waiting}
+		if !v.Waiting {
+			waiting.Deadline = b.now().Add(policy.timeout - spent)
+		}
+		worker.ReportWaiting(ctx, waiting)
+	})
+	return policy.wrap(m, err)
+}
+
+// wrap adds the effect of the policy to an object's error.
+func (p componentPolicy) wrap(m *payload.Manifest, err error) error {
+	if err == nil || !p.warn || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return &worker.UpdateError{
+		Code: control.ReasonOf(err, worker.ReasonFailed), Effect: worker.EffectReport, Object: m.ID, Nested: err, Retry: true,
+	}
+}
+
+// unhealthyGrace is how long an object of a complete release may be unhealthy
+// before the release is failing: pods are unavailable for minutes while their node
+// is drained for an OS update.
+const unhealthyGrace = 10 * time.Minute
+
+// healthError returns the error of an unhealthy object of a complete release, and
+// the time after which the release is failing: none if the object's own status
+// reports a failure, the component's timeout for a NodeOS.
+func (b *objectBuilder) healthError(m *payload.Manifest, v health.Verdict) (err *worker.UpdateError, grace time.Duration) {
+	if v.Ready {
+		return nil, 0
+	}
+	policy := b.current().of(m.Component)
+	err = &worker.UpdateError{Code: v.Reason, Effect: worker.EffectFailAfterInterval, Object: m.ID, Message: v.Message, Retry: true}
+	switch {
+	case policy.warn:
+		err.Effect = worker.EffectReport
+	case v.Waiting:
+		err.Effect = worker.EffectNone
+	case v.Failed:
+	case m.ID.Group == payload.Group && m.ID.Kind == payload.KindNodeOS:
+		grace = policy.timeout
+	default:
+		grace = min(policy.timeout, unhealthyGrace)
+	}
+	return err, grace
+}
+
+// Prune implements worker.ResourceBuilder.
+func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) error {
+	p := b.current()
+	if !p.prune {
+		return nil
+	}
+	ids := make(map[payload.ObjectID]bool, len(keep.Manifests))
+	for i := range keep.Manifests {
+		ids[keep.Manifests[i].ID] = true
+	}
+	for _, o := range p.unmanaged {
+		ids[o.ID] = true
+	}
+	_, err := b.engine.Prune(ctx, ids, apply.PruneOptions{MaxPercent: p.maxPercent})
+	return err
+}
