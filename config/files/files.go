@@ -19,7 +19,7 @@ import (
 // LimitError reports content that is larger than allowed. Its reason is
 // LimitExceeded.
 type LimitError struct {
-	// What was read, as the user knows it: a path or "the answer".
+	// What was read: a path or "the answer".
 	What string
 	// Limit in bytes, and the number of bytes found; Limit+1 when reading
 	// stopped there.

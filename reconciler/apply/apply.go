@@ -268,7 +268,7 @@ func (a *applier) readInitial(ctx context.Context, r *request, view live.View) (
 }
 
 // body returns what is sent: the manifest with the member label and without the
-// fields that are left to others.
+// fields that other managers own.
 func (a *applier) body(r *request, exists bool) ([]byte, error) {
 	var omit []string
 	for _, y := range a.set.entry(r.it).Yields {

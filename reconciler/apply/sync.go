@@ -87,7 +87,7 @@ func Compare(rec inventory.Record, gk schema.GroupKind, manager string, view liv
 			if rec.Epoch == view.Epoch && !o.Merged {
 				return InSync // An event from before the apply.
 			}
-			return Unclear // Resource versions went back.
+			return Unclear // A restore of etcd lowered the resource versions.
 		}
 	} else if rec.Epoch == view.Epoch && !o.Merged && older(o.ResourceVersion, rec.ResourceVersion) {
 		return InSync // An event of the object's predecessor.

@@ -47,7 +47,7 @@ func TestSyncDecision(t *testing.T) {
 	values := func(o *live.Object) { o.OwnFields[0].Values = d("other") }
 	taken := func(o *live.Object) { o.OwnFields = nil }
 	status := func(o *live.Object) { o.Status = d("other") }
-	foreign := func(o *live.Object) { o.OtherManagers = d("other") }
+	others := func(o *live.Object) { o.OtherManagers = d("other") }
 	generation := func(o *live.Object) { o.Generation = 4 }
 	merged := func(o *live.Object) { o.Merged = true }
 	terminating := func(o *live.Object) { o.Deleting = true }
@@ -65,13 +65,13 @@ func TestSyncDecision(t *testing.T) {
 		"a lost entry is drift":                                  {configMap, shown("101", taken), Drifted},
 		"a changed label value is drift":                         {configMap, shown("101", values), Drifted},
 		"drift precedes a status write":                          {configMap, shown("101", entry, status), Drifted},
-		"the same generation is in sync":                         {deployment, shown("101", status, foreign), InSync},
+		"the same generation is in sync":                         {deployment, shown("101", status, others), InSync},
 		"another generation with the same entry is unclear":      {deployment, shown("101", generation), Unclear},
 		"custom resources count generations":                     {custom, shown("101", generation), Unclear},
 		"a status write without generations is in sync":          {configMap, shown("101", status), InSync},
 		"a status write from a list is unclear":                  {configMap, shown("101", status, merged), Unclear},
-		"another manager's write without generations is unclear": {configMap, shown("101", foreign), Unclear},
-		"a status write with another manager's is unclear":       {configMap, shown("101", status, foreign), Unclear},
+		"another manager's write without generations is unclear": {configMap, shown("101", others), Unclear},
+		"a status write with another manager's is unclear":       {configMap, shown("101", status, others), Unclear},
 		"a write without a trace is unclear":                     {configMap, shown("101"), Unclear},
 		"PriorityClass counts no generations":                    {priority, shown("101"), Unclear},
 		"another object of the name is missing":                  {deployment, shown("101", uid), Missing},
@@ -137,7 +137,7 @@ func TestSyncDecisionProperties(t *testing.T) {
 			if !flip("status") {
 				o.Status = d("other")
 			}
-			if !flip("foreign") {
+			if !flip("others") {
 				o.OtherManagers = d("other")
 			}
 			o.Generation = rapid.Int64Range(3, 4).Draw(t, "generation")

@@ -50,7 +50,7 @@ type Record struct {
 	// it owns no field.
 	Entry  live.Digest `json:"e,omitzero"`
 	Values live.Digest `json:"m,omitzero"`
-	// Status and Foreign are those of all other managers (see live.Object).
+	// Status and Others are the digests of all other managers (see live.Object).
 	Status live.Digest `json:"s,omitzero"`
 	Others live.Digest `json:"x,omitzero"`
 	// Epoch is that of the kind's watch at the time of the apply, or EpochRead.

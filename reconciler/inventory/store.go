@@ -98,8 +98,8 @@ func (e *Error) Retriable() bool { return e.retriable }
 var ErrOtherWriter = errors.New("another process wrote the inventory")
 
 // NewStore returns a store of the set's shards in namespace, which the client
-// must be limited to. lock guards the slots: their owner holds it where a method
-// says so, and must not hold it otherwise.
+// must be limited to. lock guards the slots: their owner holds it for the methods
+// that require it, and must not hold it otherwise.
 func NewStore(client corev1client.ConfigMapInterface, owner, namespace string, lock *sync.RWMutex) *Store {
 	name := strings.ReplaceAll(owner, "/", "-")
 	digest := sha256.Sum256([]byte(owner))
@@ -387,7 +387,7 @@ func (s *Store) put(ctx context.Context, cm *corev1.ConfigMap, version string) (
 }
 
 // putAgain resolves a conflict that no other writer caused: the shard was
-// deleted, or an etcd restore brought an older version back.
+// deleted, or an etcd restore replaced it with an older version.
 func (s *Store) putAgain(ctx context.Context, cm *corev1.ConfigMap, version string, refusal error) (*corev1.ConfigMap, error) {
 	current, err := s.client.Get(ctx, cm.Name, metav1.GetOptions{})
 	switch {

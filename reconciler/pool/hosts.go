@@ -105,7 +105,7 @@ func newRuntime(cfg Config) (*runtime, error) {
 		Cordoner:   drain.NewCordoner(cfg.Kube.CoreV1().Nodes()),
 		Evictor:    drain.NewEvictor(drain.Config{Client: cfg.Kube, Jitter: rand.Float64}),
 		ClusterUID: cfg.ClusterUID, Holder: fmt.Sprintf("%s/%d/%x", name, os.Getpid(), rand.Uint64()), //nolint:gosec // it must be unique, not secret
-		Now: base.Now, 
+		Now: base.Now,
 	})
 	return h, err
 }

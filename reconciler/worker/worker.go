@@ -11,6 +11,9 @@
 //
 // The caller implements PayloadRetriever, Preconditions, ResourceBuilder and
 // StatusReporter.
+//
+// The type core is one state machine; its methods are the transitions and the
+// parts of their result, which share its state.
 package worker
 
 import (

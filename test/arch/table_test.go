@@ -7,7 +7,7 @@ package arch
 const module = "github.com/lockstep-dev/lockstep/"
 
 // imports lists for each package which of ours it may import. A name that ends
-// in /... stands for a tree. Every package needs a line here and a sentence in
+// in /... is a tree. Every package needs a line here and a sentence in
 // docs/architecture.md.
 //
 // config/* lies below everything; sources, payload and nodeos are three

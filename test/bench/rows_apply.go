@@ -198,8 +198,8 @@ func newFluxContender(ctx context.Context, b *bench, p *plane, program string) (
 	return &contender{name: nameFlux, first: do, again: do, close: flux.close}, nil
 }
 
-// walls returns the wall times in seconds.
-func walls(costs []cost) []float64 {
+// wallTimes returns the wall times in seconds.
+func wallTimes(costs []cost) []float64 {
 	out := make([]float64, 0, len(costs))
 	for _, c := range costs {
 		out = append(out, c.wall.Seconds())
@@ -252,15 +252,15 @@ func (c *contest) results() []result {
 func (c *contest) firstResults() []result {
 	ours := c.first[nameOurs]
 	out := []result{
-		shown("first apply of 1,000: wall time", median(walls(ours)), "s", beside(c.first, walls, "%.2f s")),
-		shown("first apply of 1,000: wall time over raw patches", median(ratios(walls(ours), walls(c.first[nameRaw]))), "×", "").atMost(1.1),
+		shown("first apply of 1,000: wall time", median(wallTimes(ours)), "s", beside(c.first, wallTimes, "%.2f s")),
+		shown("first apply of 1,000: wall time over raw patches", median(ratios(wallTimes(ours), wallTimes(c.first[nameRaw]))), "×", "").atMost(1.1),
 	}
 	if peer := c.first[nameKubectl]; len(peer) > 0 {
-		out = append(out, shown("first apply of 1,000: faster than kubectl", median(ratios(walls(peer), walls(ours))), "×", "").atLeast(2.2))
+		out = append(out, shown("first apply of 1,000: faster than kubectl", median(ratios(wallTimes(peer), wallTimes(ours))), "×", "").atLeast(2.2))
 	}
 	flux := c.first[nameFlux]
 	return append(out,
-		shown("first apply of 1,000: faster than pkg/ssa", median(ratios(walls(flux), walls(ours))), "×", "").atLeast(2.7),
+		shown("first apply of 1,000: faster than pkg/ssa", median(ratios(wallTimes(flux), wallTimes(ours))), "×", "").atLeast(2.7),
 		shown("first apply of 1,000: CPU time, client and server", median(processors(ours)), "s", beside(c.first, processors, "%.2f s")),
 		shown("first apply of 1,000: mutating requests per object", median(counted(ours, patches))/mixSize, "", beside(c.first, requests, "%.0f requests")).atMost(1),
 		shown("first apply of 1,000: other requests (inventory, watches)", median(requests(ours))-median(counted(ours, patches)), "", ""))
@@ -270,7 +270,7 @@ func (c *contest) againResults() []result {
 	ours := c.again[nameOurs]
 	return []result{
 		shown("1,000 unchanged, running: requests", median(requests(ours)), "", beside(c.again, requests, "%.0f")).atMost(0),
-		shown("1,000 unchanged, running: wall time", 1000*median(walls(ours)), "ms", beside(c.again, walls, "%.2f s")).atMost(15),
+		shown("1,000 unchanged, running: wall time", 1000*median(wallTimes(ours)), "ms", beside(c.again, wallTimes, "%.2f s")).atMost(15),
 	}
 }
 
@@ -283,8 +283,8 @@ func (c *contest) restartResults() []result {
 		}
 	}
 	return []result{
-		shown("1,000 unchanged, after a restart: wall time", 1000*median(walls(c.restart)), "ms", beside(c.again, walls, "%.2f s")),
-		shown("1,000 unchanged, after a restart: faster than pkg/ssa", median(ratios(walls(flux), walls(c.restart))), "×", "").atLeast(20),
+		shown("1,000 unchanged, after a restart: wall time", 1000*median(wallTimes(c.restart)), "ms", beside(c.again, wallTimes, "%.2f s")),
+		shown("1,000 unchanged, after a restart: faster than pkg/ssa", median(ratios(wallTimes(flux), wallTimes(c.restart))), "×", "").atLeast(20),
 		shown("1,000 unchanged, after a restart: less CPU time than pkg/ssa", median(ratios(processors(flux), processors(c.restart))), "×", ""),
 		shown("1,000 unchanged, after a restart: writes", median(counted(c.restart, writes)), "", beside(c.again, requests, "%.0f requests")).atMost(0),
 		shown(fmt.Sprintf("1,000 unchanged, after a restart: lists and watches of %d kinds and the inventory", c.kinds),

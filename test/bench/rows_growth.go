@@ -136,10 +136,10 @@ func growthResults(found map[int]growth) []result {
 
 // The contents of a child's memory.
 const (
-	childProcess  = "process"  // all that ours is, after a pass
+	childProcess  = "process"  // all of Lockstep's parts, after a sync
 	childCache    = "cache"    // the watch cache alone, as the engine uses it
 	childMetadata = "metadata" // the same, for kinds of which only metadata is needed
-	childTyped    = "typed"    // client-go's typed informers, all kinds but definitions
+	childTyped    = "typed"    // client-go's typed informers, all kinds except CRDs
 	childDynamic  = "dynamic"  // client-go's dynamic informers, likewise
 )
 

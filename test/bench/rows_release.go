@@ -41,11 +41,11 @@ func releaseRows(ctx context.Context, b *bench) ([]result, error) {
 		}
 	}
 	what := fmt.Sprintf("release of %d tasks in %d nodes", form.Tasks, form.Nodes)
-	peer := fmt.Sprintf("raw c=8, no order: %.2f s", median(walls(bare)))
+	peer := fmt.Sprintf("raw c=8, no order: %.2f s", median(wallTimes(bare)))
 	return []result{
-		shown(what+", first, flat (Initializing): wall time", median(walls(flat)), "s", peer),
-		shown(what+", run level by run level (Updating): wall time", median(walls(byLevel)), "s", peer),
-		shown(what+", run level by run level: wall time over raw patches", median(ratios(walls(byLevel), walls(bare))), "×", ""),
+		shown(what+", first, flat (Initializing): wall time", median(wallTimes(flat)), "s", peer),
+		shown(what+", run level by run level (Updating): wall time", median(wallTimes(byLevel)), "s", peer),
+		shown(what+", run level by run level: wall time over raw patches", median(ratios(wallTimes(byLevel), wallTimes(bare))), "×", ""),
 		shown(what+", run level by run level: mutating requests per object", median(counted(byLevel, patches))/workload.ReleaseSize, "", ""),
 	}, nil
 }

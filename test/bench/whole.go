@@ -138,9 +138,9 @@ func (w *whole) look(ctx context.Context) error {
 // mostWait bounds every wait for the reconciler.
 const mostWait = 3 * time.Minute
 
-// applied waits until a release is level at a version, by a watch.
+// applied waits until a release is complete at a version, by a watch.
 func (w *whole) applied(ctx context.Context, name, version string) error {
-	return w.until(ctx, &v1alpha1.ClusterReleaseList{}, fmt.Sprintf("%s %s is level", name, version), func(o client.Object) bool {
+	return w.until(ctx, &v1alpha1.ClusterReleaseList{}, fmt.Sprintf("%s %s is complete", name, version), func(o client.Object) bool {
 		r, ok := o.(*v1alpha1.ClusterRelease)
 		return ok && r.Name == name && r.Status.Applied != nil && r.Status.Applied.Version == version &&
 			meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)

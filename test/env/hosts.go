@@ -143,8 +143,8 @@ func (w *Env) ReadyNode(ctx context.Context, name string) (*corev1.Node, error) 
 	return nil, fmt.Errorf("node %s isn't Ready", name)
 }
 
-// Booted returns the version of the system that a machine runs, as its own
-// directory says, not as anybody reports.
+// Booted returns the version of the OS that a machine runs, read from the
+// machine's directory.
 func (w *Env) Booted(ctx context.Context, name string) (string, error) {
 	node, err := w.ReadyNode(ctx, name)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 type Registry struct {
 	// Host is its address, host:port; the proxy's.
 	Host string
-	// Proxy stands before the server.
+	// Proxy is in front of the server.
 	Proxy *Proxy
 
 	server  *http.Server

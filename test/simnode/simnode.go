@@ -82,7 +82,7 @@ type node struct {
 	name  string
 	file  nodeFile
 	wrote view      // what was reported last
-	stale bool      // the status says something else
+	stale bool      // the status is outdated
 	since time.Time // since when Ready has its value
 	made  bool      // the Node is there
 	lease time.Time // last renewal

@@ -100,7 +100,7 @@ func (g generator) head(apiVersion, kind string, i int, clusterScope bool) map[s
 func (g generator) make(kind string, i int) Object {
 	switch kind {
 	case "CustomResourceDefinition":
-		return g.definition(fmt.Sprintf("Thing%d", i), g.prefix+".example.com")
+		return g.crd(fmt.Sprintf("Thing%d", i), g.prefix+".example.com")
 	case "Namespace":
 		o := g.head("v1", kind, i, true)
 		o["metadata"].(map[string]any)["name"] = g.namespace(i)
@@ -179,8 +179,8 @@ func (g generator) permission(kind string, i int) Object {
 	return Object{Content: o, Resource: strings.ToLower(kind) + "s"}
 }
 
-// definition returns a CRD of a namespaced kind with a schema.
-func (g generator) definition(kind, group string) Object {
+// crd returns a CRD of a namespaced kind with a schema.
+func (g generator) crd(kind, group string) Object {
 	plural := strings.ToLower(kind) + "s"
 	text := map[string]any{"type": "string"}
 	schema := map[string]any{"type": "object", "properties": map[string]any{

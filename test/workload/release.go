@@ -74,7 +74,7 @@ func Release(prefix string) []Placed {
 		if i < len(custom) {
 			kind = custom[i].kind
 		}
-		foundations = append(foundations, g.definition(kind, group))
+		foundations = append(foundations, g.crd(kind, group))
 	}
 	for _, s := range releaseKinds() {
 		for i := range s.count {
