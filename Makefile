@@ -80,7 +80,7 @@ fmt: $(call tool,golangci-lint) ## format all Go files
 
 .PHONY: generate
 generate: $(call tool,controller-gen) $(call tool,protoc-gen-go) $(call tool,protoc-gen-go-grpc) ## generate CRDs, deep copies, protobuf code and the reference of reasons
-	@command -v protoc >/dev/null || { echo 'generate: install protoc 3.21.12 (Debian: protobuf-compiler)' >&2; exit 1; }
+	@command -v protoc >/dev/null || { echo 'generate: install protoc 3.21.12 (Debian: protobuf-compiler, libprotobuf-dev)' >&2; exit 1; }
 	$(call tool,controller-gen) object:headerFile=config/boilerplate.go.txt crd:maxDescLen=300 \
 	  paths=./config/v1alpha1 output:crd:dir=config/crd
 	PATH="$(CURDIR)/$(TOOLS):$$PATH" go generate ./nodeos/agentpb

@@ -7,13 +7,13 @@
 // 	protoc        v3.21.12
 // source: agent.proto
 
-// Package lockstep.agent.v1 is what the agent on a host offers to the
-// reconciler and to people.
+// Package lockstep.agent.v1 is the API of the agent on a host, for the
+// reconciler and for administrators.
 //
 // Compatibility: fields and enum values are only added, never renumbered;
-// readers ignore what they don't know; the zero of an enum means "not said".
-// The first call on a connection is Hello. Nothing is ordered that the agent
-// did not list among its capabilities.
+// readers ignore unknown ones; the zero of an enum means "unspecified". The
+// first call on a connection is Hello. Callers send only requests that the
+// agent lists in its capabilities.
 
 package agentpb
 
@@ -90,10 +90,10 @@ type OperationState int32
 
 const (
 	OperationState_OPERATION_STATE_UNSPECIFIED OperationState = 0
-	// Accepted; the operation that it interrupts still stops.
+	// Accepted; the interrupted operation is still stopping.
 	OperationState_OPERATION_STATE_WAITING OperationState = 1
 	OperationState_OPERATION_STATE_RUNNING OperationState = 2
-	// The machine goes down as the operation's step.
+	// The machine is rebooting or shutting down.
 	OperationState_OPERATION_STATE_REBOOTING OperationState = 3
 	// The new image runs and waits for Commit or Rollback.
 	OperationState_OPERATION_STATE_ON_TRIAL    OperationState = 4
@@ -215,7 +215,7 @@ type HelloRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The caller's version, for logs.
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// What the caller understands.
+	// Capabilities that the caller supports.
 	Capabilities  []string `protobuf:"bytes,2,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -267,7 +267,7 @@ func (x *HelloRequest) GetCapabilities() []string {
 
 type HelloResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's version, as semantic versioning has it.
+	// The agent's semantic version.
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The methods that may be called, by their names in this file.
 	Capabilities  []string `protobuf:"bytes,2,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
@@ -344,7 +344,7 @@ func (x *HelloResponse) GetBootId() string {
 }
 
 // Fence orders the leaders of one cluster: an order of an older leader is
-// refused. A refusal returns the fence that the agent has.
+// rejected. The rejection returns the stored fence.
 type Fence struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ClusterUid    string                 `protobuf:"bytes,1,opt,name=cluster_uid,json=clusterUid,proto3" json:"cluster_uid,omitempty"`
@@ -397,16 +397,16 @@ func (x *Fence) GetEpoch() uint64 {
 	return 0
 }
 
-// Order is what every operation carries.
+// Order is the common part of every operation.
 type Order struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Lower-case letters, digits and hyphens, at most 63. An id is bound to the
-	// caller, the method and the whole request: the same id twice is the same
-	// run, the same id with anything else is refused.
+	// Lower-case letters, digits and hyphens, at most 63. An id is bound
+	// to the caller, the method and the whole request: a repeated request
+	// returns the same run, a different request with the id is rejected.
 	OperationId string `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
-	// Which attempt of the rollout this order belongs to.
+	// The attempt of the rollout.
 	Attempt string `protobuf:"bytes,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Required from the reconciler; people carry none.
+	// Required from the reconciler; other callers have none.
 	Fence         *Fence `protobuf:"bytes,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -463,8 +463,8 @@ func (x *Order) GetFence() *Fence {
 	return nil
 }
 
-// Image names an OS image. Version and product are compared with the verified
-// bytes, never believed.
+// Image names an OS image. Version and product are only compared with the
+// verified bytes.
 type Image struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Registry and repository with the digest: registry/repository@sha256:….
@@ -581,14 +581,14 @@ func (x *StageRequest) GetImage() *Image {
 type ActivateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	// The image that is meant. It is staged first where it isn't yet.
+	// The image to activate; it is staged first if necessary.
 	Image *Image `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
-	// How long after its activation the image may stay on trial without a
-	// Commit or an Extend; absent: 30 minutes.
+	// How long the image may stay on trial without a Commit or an Extend;
+	// absent: 30 minutes.
 	CommitDeadline *durationpb.Duration `protobuf:"bytes,3,opt,name=commit_deadline,json=commitDeadline,proto3" json:"commit_deadline,omitempty"`
 	OnDeadline     OnDeadline           `protobuf:"varint,4,opt,name=on_deadline,json=onDeadline,proto3,enum=lockstep.agent.v1.OnDeadline" json:"on_deadline,omitempty"`
-	// Commit once the host's own checks pass, for a host whose reconciler it
-	// carries itself.
+	// Commit once the host's own checks pass, for a host that runs its own
+	// reconciler.
 	AutoCommit    bool `protobuf:"varint,5,opt,name=auto_commit,json=autoCommit,proto3" json:"auto_commit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -662,7 +662,7 @@ func (x *ActivateRequest) GetAutoCommit() bool {
 type CommitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	// The image on trial that is meant.
+	// The image on trial.
 	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -715,7 +715,7 @@ func (x *CommitRequest) GetDigest() string {
 type RollbackRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	// The previous image that is meant; empty means whatever is there.
+	// The previous image; empty for any.
 	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -768,7 +768,7 @@ func (x *RollbackRequest) GetDigest() string {
 type ExtendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	// The image on trial that is meant.
+	// The image on trial.
 	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -820,9 +820,9 @@ func (x *ExtendRequest) GetDigest() string {
 
 type AbortRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The operation is the paused one.
+	// The order has the id of the paused operation.
 	Order *Order `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	// Why, for the operation's status; at most 256 bytes.
+	// The reason, for the operation's status; at most 256 bytes.
 	Cause         string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -874,7 +874,7 @@ func (x *AbortRequest) GetCause() string {
 
 type ResumeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The operation is the paused one.
+	// The order has the id of the paused operation.
 	Order         *Order `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1007,7 +1007,7 @@ func (x *ShutdownRequest) GetOrder() *Order {
 
 type ResetFenceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The fence that the administrator saw; another one is not reset.
+	// The expected fence; another one isn't reset.
 	Seen          *Fence `protobuf:"bytes,1,opt,name=seen,proto3" json:"seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1142,28 +1142,29 @@ type Operation struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Sequence string                 `protobuf:"bytes,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Who ordered it: a SPIFFE identity, or the agent's own name.
+	// The caller: a SPIFFE identity, or the agent's own name.
 	Caller string `protobuf:"bytes,3,opt,name=caller,proto3" json:"caller,omitempty"`
-	// The call by which it was ordered.
+	// The method that started it.
 	Method  string `protobuf:"bytes,4,opt,name=method,proto3" json:"method,omitempty"`
 	Attempt string `protobuf:"bytes,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// What the id is bound to: SHA-256, hexadecimal.
+	// The SHA-256 of the request, hexadecimal.
 	RequestHash string `protobuf:"bytes,6,opt,name=request_hash,json=requestHash,proto3" json:"request_hash,omitempty"`
-	// The image that it is about, if any.
+	// The image of the operation, if any.
 	Digest string         `protobuf:"bytes,7,opt,name=digest,proto3" json:"digest,omitempty"`
 	State  OperationState `protobuf:"varint,8,opt,name=state,proto3,enum=lockstep.agent.v1.OperationState" json:"state,omitempty"`
 	Phase  string         `protobuf:"bytes,9,opt,name=phase,proto3" json:"phase,omitempty"`
 	// From 1.
 	PhaseIndex uint32 `protobuf:"varint,10,opt,name=phase_index,json=phaseIndex,proto3" json:"phase_index,omitempty"`
 	PhaseCount uint32 `protobuf:"varint,11,opt,name=phase_count,json=phaseCount,proto3" json:"phase_count,omitempty"`
-	// The tasks of the phase that have not ended.
+	// The running tasks of the phase.
 	Tasks []string `protobuf:"bytes,12,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// The tries of the phase, from 1.
+	// The number of the try of the phase, from 1.
 	Try     uint32                 `protobuf:"varint,13,opt,name=try,proto3" json:"try,omitempty"`
 	Started *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=started,proto3" json:"started,omitempty"`
 	// Absent while it runs.
 	Ended *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=ended,proto3" json:"ended,omitempty"`
-	// Why it failed, was paused or went back: one word, and a line for people.
+	// Why it failed, was paused or rolled back: a reason in one word, and
+	// a message.
 	Reason        string `protobuf:"bytes,16,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message       string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1322,7 +1323,7 @@ func (x *Operation) GetMessage() string {
 type OperationResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Operation *Operation             `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
-	// The operation was known already; nothing was started.
+	// The operation existed already; nothing was started.
 	Repeated      bool `protobuf:"varint,2,opt,name=repeated,proto3" json:"repeated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1408,15 +1409,16 @@ func (*GetFactsRequest) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
-// Slot is one place for a system on the machine.
+// Slot is a place for an OS on the machine.
 type Slot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// "empty", "staged", "trying", "good" or "bad".
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// What the slot holds, as its verified bytes say; absent when empty.
+	// The image in the slot, from its verified bytes; absent when empty.
 	Image *Image `protobuf:"bytes,3,opt,name=image,proto3" json:"image,omitempty"`
-	// Boots left of a slot on trial; -1 where the backend can't tell.
+	// Remaining boots of a slot on trial; -1 if the backend doesn't report
+	// them.
 	TriesLeft     int32 `protobuf:"varint,4,opt,name=tries_left,json=triesLeft,proto3" json:"tries_left,omitempty"`
 	NextBoot      bool  `protobuf:"varint,5,opt,name=next_boot,json=nextBoot,proto3" json:"next_boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1488,7 +1490,7 @@ func (x *Slot) GetNextBoot() bool {
 	return false
 }
 
-// Booted is the system that runs.
+// Booted is the running OS.
 type Booted struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Slot           string                 `protobuf:"bytes,1,opt,name=slot,proto3" json:"slot,omitempty"`
@@ -1573,14 +1575,14 @@ func (x *Booted) GetKubeletVersion() string {
 	return ""
 }
 
-// Trial is a system that was activated and not committed: the dead-man timer.
+// Trial is an activated and uncommitted OS, with the dead-man timer.
 type Trial struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	OperationId string                 `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
 	Image       *Image                 `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
-	// What is gone back to.
+	// The image of a rollback.
 	From *Booted `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
-	// The boot on trial; empty before it.
+	// The boot id on trial; empty before the boot.
 	BootId        string                 `protobuf:"bytes,4,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	Armed         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=armed,proto3" json:"armed,omitempty"`
 	Deadline      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=deadline,proto3" json:"deadline,omitempty"`
@@ -1684,7 +1686,7 @@ func (x *Trial) GetUnordered() uint32 {
 	return 0
 }
 
-// Denial is a digest that does not boot on this host again.
+// Denial is a digest that this host doesn't boot again.
 type Denial struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -1753,7 +1755,7 @@ func (x *Denial) GetOperationId() string {
 	return ""
 }
 
-// HostCapabilities are what the backend can do.
+// HostCapabilities are the capabilities of the backend.
 type HostCapabilities struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Atomic        bool                   `protobuf:"varint,1,opt,name=atomic,proto3" json:"atomic,omitempty"`
@@ -1822,7 +1824,7 @@ func (x *HostCapabilities) GetVerify() bool {
 	return false
 }
 
-// Facts is what is true on a host, as its agent observes it.
+// Facts is the state of a host as its agent observes it.
 type Facts struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	HostId          string                 `protobuf:"bytes,1,opt,name=host_id,json=hostId,proto3" json:"host_id,omitempty"`
@@ -1839,13 +1841,13 @@ type Facts struct {
 	ServicesStopped bool                   `protobuf:"varint,12,opt,name=services_stopped,json=servicesStopped,proto3" json:"services_stopped,omitempty"`
 	// The newest 32.
 	Denied []*Denial `protobuf:"bytes,13,rep,name=denied,proto3" json:"denied,omitempty"`
-	// Highest committed version by product.
+	// The highest committed version by product.
 	HighWater map[string]string `protobuf:"bytes,14,rep,name=high_water,json=highWater,proto3" json:"high_water,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Fence     *Fence            `protobuf:"bytes,15,opt,name=fence,proto3" json:"fence,omitempty"`
 	Trial     *Trial            `protobuf:"bytes,16,opt,name=trial,proto3" json:"trial,omitempty"`
-	// What runs now; absent when idle.
+	// The running operation; absent when idle.
 	Operation *Operation `protobuf:"bytes,17,opt,name=operation,proto3" json:"operation,omitempty"`
-	// What ended last.
+	// The last finished operation.
 	Last               *Operation             `protobuf:"bytes,18,opt,name=last,proto3" json:"last,omitempty"`
 	Observed           *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=observed,proto3" json:"observed,omitempty"`
 	TrustVersion       uint64                 `protobuf:"varint,20,opt,name=trust_version,json=trustVersion,proto3" json:"trust_version,omitempty"`
@@ -2042,11 +2044,11 @@ func (x *Facts) GetCertificateExpires() *timestamppb.Timestamp {
 type WatchEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most one of the three.
-	// The last so many events; -1 means all that are kept.
+	// The last N events; -1 for all stored events.
 	TailEvents int32 `protobuf:"varint,1,opt,name=tail_events,json=tailEvents,proto3" json:"tail_events,omitempty"`
-	// Everything after the event with this id.
+	// All events after the event with this id.
 	TailId string `protobuf:"bytes,2,opt,name=tail_id,json=tailId,proto3" json:"tail_id,omitempty"`
-	// Everything younger than this.
+	// All events younger than this.
 	TailDuration  *durationpb.Duration `protobuf:"bytes,3,opt,name=tail_duration,json=tailDuration,proto3" json:"tail_duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2103,14 +2105,14 @@ func (x *WatchEventsRequest) GetTailDuration() *durationpb.Duration {
 	return nil
 }
 
-// SequenceEvent says that a sequence starts, or that it ended and how. A
-// reboot on the way is no end.
+// SequenceEvent reports the start or the end of a sequence. A reboot on the
+// way isn't an end.
 type SequenceEvent struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sequence string                 `protobuf:"bytes,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	Action   Action                 `protobuf:"varint,2,opt,name=action,proto3,enum=lockstep.agent.v1.Action" json:"action,omitempty"`
-	// At the start: the length of the plan, and whether it goes on after a crash
-	// or a boot.
+	// At the start: the number of phases, and whether the sequence
+	// continues after a crash or a boot.
 	Phases  uint32 `protobuf:"varint,3,opt,name=phases,proto3" json:"phases,omitempty"`
 	Resumed bool   `protobuf:"varint,4,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	// At the end.
@@ -2208,7 +2210,7 @@ func (x *SequenceEvent) GetDuration() *durationpb.Duration {
 	return nil
 }
 
-// RefusedEvent says that a sequence was not started.
+// RefusedEvent reports that a sequence was not started.
 type RefusedEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sequence      string                 `protobuf:"bytes,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -2469,7 +2471,7 @@ func (x *TaskEvent) GetDuration() *durationpb.Duration {
 	return nil
 }
 
-// ProgressEvent says how far a task is.
+// ProgressEvent reports the progress of a task.
 type ProgressEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Task  string                 `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
@@ -2539,7 +2541,7 @@ func (x *ProgressEvent) GetUnit() string {
 	return ""
 }
 
-// TrialEvent says what happened to the image on trial.
+// TrialEvent reports a change of the trial.
 type TrialEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "armed", "extended", "committed", "expired", "unordered-reboot",
@@ -2610,7 +2612,7 @@ func (x *TrialEvent) GetMessage() string {
 	return ""
 }
 
-// RestartEvent says that the machine goes down on purpose.
+// RestartEvent reports that the machine restarts or shuts down on purpose.
 type RestartEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "restart", "power-off" or "kexec".
@@ -2656,7 +2658,7 @@ func (x *RestartEvent) GetCommand() string {
 	return ""
 }
 
-// ServiceEvent says that a service changed its state.
+// ServiceEvent reports a change of a service's state.
 type ServiceEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Service       string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
@@ -2717,7 +2719,7 @@ func (x *ServiceEvent) GetMessage() string {
 	return ""
 }
 
-// ErrorEvent says that something failed that nothing undoes.
+// ErrorEvent reports a failure that can't be undone.
 type ErrorEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	What          string                 `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
@@ -2770,10 +2772,10 @@ func (x *ErrorEvent) GetError() string {
 	return ""
 }
 
-// LostEvent says that events never reached this watcher.
+// LostEvent reports events that this watcher didn't receive.
 type LostEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 0 when nobody knows how many.
+	// 0 if the number is unknown.
 	Count         uint64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3054,7 +3056,7 @@ func (*Event_Lost) isEvent_Payload() {}
 type LogsRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	// Lines of the past; -1 means all that are kept, 0 none.
+	// The number of past lines; -1 for all stored lines, 0 for none.
 	TailLines     int32 `protobuf:"varint,2,opt,name=tail_lines,json=tailLines,proto3" json:"tail_lines,omitempty"`
 	Follow        bool  `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3205,7 +3207,7 @@ type DeliverTrustResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Digest  string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The delivered document was the one that the host had.
+	// The delivered document is already the host's document.
 	Unchanged     bool `protobuf:"varint,3,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3262,16 +3264,17 @@ func (x *DeliverTrustResponse) GetUnchanged() bool {
 	return false
 }
 
-// Refusal is the detail of a refused call's status.
+// Refusal is the detail of a rejected call's status.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One word in CamelCase, for conditions.
+	// A reason in CamelCase, for conditions.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Whether the same order may pass later without anybody's doing.
+	// Whether the same order may succeed later without a change.
 	Retriable bool `protobuf:"varint,2,opt,name=retriable,proto3" json:"retriable,omitempty"`
-	// The fence that the agent has, where an older or foreign one was refused.
+	// The stored fence, if an older one or that of another cluster was
+	// rejected.
 	StoredFence *Fence `protobuf:"bytes,3,opt,name=stored_fence,json=storedFence,proto3" json:"stored_fence,omitempty"`
-	// The operation in the way, where the host is busy or an id is taken.
+	// The operation in the way, if the host is busy or the id is used.
 	OperationId   string `protobuf:"bytes,4,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -7,13 +7,13 @@
 // - protoc             v3.21.12
 // source: agent.proto
 
-// Package lockstep.agent.v1 is what the agent on a host offers to the
-// reconciler and to people.
+// Package lockstep.agent.v1 is the API of the agent on a host, for the
+// reconciler and for administrators.
 //
 // Compatibility: fields and enum values are only added, never renumbered;
-// readers ignore what they don't know; the zero of an enum means "not said".
-// The first call on a connection is Hello. Nothing is ordered that the agent
-// did not list among its capabilities.
+// readers ignore unknown ones; the zero of an enum means "unspecified". The
+// first call on a connection is Hello. Callers send only requests that the
+// agent lists in its capabilities.
 
 package agentpb
 
@@ -52,49 +52,49 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Agent drives and reports on one host. Every method needs a caller's
-// certificate with a role that the agent's own table allows for it; a method
-// that the table lacks is refused for all.
+// Agent manages one host and reports its state. Every method requires a client
+// certificate with a role that the agent's table allows for it; a method that
+// isn't in the table is denied for all.
 type AgentClient interface {
 	// Hello exchanges versions and capabilities; it changes nothing.
 	Hello(ctx context.Context, in *HelloRequest, opts ...grpc.CallOption) (*HelloResponse, error)
-	// GetFacts returns what is true on the host now.
+	// GetFacts returns the current state of the host.
 	GetFacts(ctx context.Context, in *GetFactsRequest, opts ...grpc.CallOption) (*Facts, error)
-	// Stage verifies an OS image and writes it to the slot that isn't running.
-	// It disturbs nothing.
+	// Stage verifies an OS image and writes it to the inactive slot. It
+	// doesn't disrupt anything.
 	Stage(ctx context.Context, in *StageRequest, opts ...grpc.CallOption) (*OperationResponse, error)
-	// Activate boots the staged image once, on trial, by rebooting. The trial's
-	// deadline is on the host's disk before the reboot.
+	// Activate reboots into the staged image once, on trial. The deadline
+	// of the trial is stored on disk before the reboot.
 	Activate(ctx context.Context, in *ActivateRequest, opts ...grpc.CallOption) (*OperationResponse, error)
-	// Commit makes the image on trial the one to go back to. The order's
-	// operation is the one that activated it.
+	// Commit confirms the image on trial. The order has the operation id
+	// of its activation.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*OperationResponse, error)
-	// Rollback goes back to the previous image, by rebooting. With the id of the
-	// operation on trial it ends the trial; with a new id it starts a rollback.
+	// Rollback reboots into the previous image. With the id of the
+	// operation on trial it ends the trial; with a new id it starts a
+	// rollback.
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*OperationResponse, error)
-	// Extend moves the deadline of a trial by its whole length; it tells the
-	// host that somebody still looks after it.
+	// Extend restarts the deadline of a trial with its full length.
 	Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*OperationResponse, error)
 	// Abort ends a paused operation and undoes what can be undone.
 	Abort(ctx context.Context, in *AbortRequest, opts ...grpc.CallOption) (*OperationResponse, error)
-	// Resume tries the failed phase of a paused operation again.
+	// Resume retries the failed phase of a paused operation.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*OperationResponse, error)
 	// Reboot restarts the host outside any rollout.
 	Reboot(ctx context.Context, in *RebootRequest, opts ...grpc.CallOption) (*OperationResponse, error)
 	// Shutdown powers the host off.
 	Shutdown(ctx context.Context, in *ShutdownRequest, opts ...grpc.CallOption) (*OperationResponse, error)
-	// ResetFence forgets the highest fence seen, for an administrator after a
-	// cluster was rebuilt or restored.
+	// ResetFence resets the highest fence seen, for an administrator after
+	// a cluster was rebuilt or restored.
 	ResetFence(ctx context.Context, in *ResetFenceRequest, opts ...grpc.CallOption) (*ResetFenceResponse, error)
 	// GetOperation returns an operation by its id, also after a reboot.
 	GetOperation(ctx context.Context, in *GetOperationRequest, opts ...grpc.CallOption) (*OperationResponse, error)
-	// WatchEvents sends the backlog that was asked for, then events as they
-	// happen. Losses are said by a Lost event, never by silence.
+	// WatchEvents sends the requested backlog, then new events. Losses are
+	// reported by a Lost event.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
 	// Logs sends lines of one service.
 	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogLine], error)
-	// DeliverTrust hands over a signed trust document. The carrier is not
-	// trusted: only a valid successor of the host's own document takes effect.
+	// DeliverTrust delivers a signed trust document. The caller isn't
+	// trusted: only a valid successor of the host's document takes effect.
 	DeliverTrust(ctx context.Context, in *DeliverTrustRequest, opts ...grpc.CallOption) (*DeliverTrustResponse, error)
 }
 
@@ -288,49 +288,49 @@ func (c *agentClient) DeliverTrust(ctx context.Context, in *DeliverTrustRequest,
 // All implementations must embed UnimplementedAgentServer
 // for forward compatibility.
 //
-// Agent drives and reports on one host. Every method needs a caller's
-// certificate with a role that the agent's own table allows for it; a method
-// that the table lacks is refused for all.
+// Agent manages one host and reports its state. Every method requires a client
+// certificate with a role that the agent's table allows for it; a method that
+// isn't in the table is denied for all.
 type AgentServer interface {
 	// Hello exchanges versions and capabilities; it changes nothing.
 	Hello(context.Context, *HelloRequest) (*HelloResponse, error)
-	// GetFacts returns what is true on the host now.
+	// GetFacts returns the current state of the host.
 	GetFacts(context.Context, *GetFactsRequest) (*Facts, error)
-	// Stage verifies an OS image and writes it to the slot that isn't running.
-	// It disturbs nothing.
+	// Stage verifies an OS image and writes it to the inactive slot. It
+	// doesn't disrupt anything.
 	Stage(context.Context, *StageRequest) (*OperationResponse, error)
-	// Activate boots the staged image once, on trial, by rebooting. The trial's
-	// deadline is on the host's disk before the reboot.
+	// Activate reboots into the staged image once, on trial. The deadline
+	// of the trial is stored on disk before the reboot.
 	Activate(context.Context, *ActivateRequest) (*OperationResponse, error)
-	// Commit makes the image on trial the one to go back to. The order's
-	// operation is the one that activated it.
+	// Commit confirms the image on trial. The order has the operation id
+	// of its activation.
 	Commit(context.Context, *CommitRequest) (*OperationResponse, error)
-	// Rollback goes back to the previous image, by rebooting. With the id of the
-	// operation on trial it ends the trial; with a new id it starts a rollback.
+	// Rollback reboots into the previous image. With the id of the
+	// operation on trial it ends the trial; with a new id it starts a
+	// rollback.
 	Rollback(context.Context, *RollbackRequest) (*OperationResponse, error)
-	// Extend moves the deadline of a trial by its whole length; it tells the
-	// host that somebody still looks after it.
+	// Extend restarts the deadline of a trial with its full length.
 	Extend(context.Context, *ExtendRequest) (*OperationResponse, error)
 	// Abort ends a paused operation and undoes what can be undone.
 	Abort(context.Context, *AbortRequest) (*OperationResponse, error)
-	// Resume tries the failed phase of a paused operation again.
+	// Resume retries the failed phase of a paused operation.
 	Resume(context.Context, *ResumeRequest) (*OperationResponse, error)
 	// Reboot restarts the host outside any rollout.
 	Reboot(context.Context, *RebootRequest) (*OperationResponse, error)
 	// Shutdown powers the host off.
 	Shutdown(context.Context, *ShutdownRequest) (*OperationResponse, error)
-	// ResetFence forgets the highest fence seen, for an administrator after a
-	// cluster was rebuilt or restored.
+	// ResetFence resets the highest fence seen, for an administrator after
+	// a cluster was rebuilt or restored.
 	ResetFence(context.Context, *ResetFenceRequest) (*ResetFenceResponse, error)
 	// GetOperation returns an operation by its id, also after a reboot.
 	GetOperation(context.Context, *GetOperationRequest) (*OperationResponse, error)
-	// WatchEvents sends the backlog that was asked for, then events as they
-	// happen. Losses are said by a Lost event, never by silence.
+	// WatchEvents sends the requested backlog, then new events. Losses are
+	// reported by a Lost event.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[Event]) error
 	// Logs sends lines of one service.
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogLine]) error
-	// DeliverTrust hands over a signed trust document. The carrier is not
-	// trusted: only a valid successor of the host's own document takes effect.
+	// DeliverTrust delivers a signed trust document. The caller isn't
+	// trusted: only a valid successor of the host's document takes effect.
 	DeliverTrust(context.Context, *DeliverTrustRequest) (*DeliverTrustResponse, error)
 	mustEmbedUnimplementedAgentServer()
 }
