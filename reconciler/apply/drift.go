@@ -214,7 +214,7 @@ func (s *set) expire(match func(*item) bool) (expired []payload.ObjectID) {
 	for id, it := range s.items {
 		if it.entry.Applied() && match(it) {
 			it.entry.ResourceVersion = ""
-			it.entry.Generation, it.entry.Others = -1, live.Digest{}
+			it.entry.Generation, it.entry.Others = -1, live.Hash{}
 			expired = append(expired, id)
 		}
 	}

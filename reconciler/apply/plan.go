@@ -207,5 +207,5 @@ func adoptFrom(m *payload.Manifest) string {
 // lacks the field, changes its value, or the object doesn't exist.
 func endsYield(m *payload.Manifest, y inventory.Yield, exists bool) bool {
 	val, set := managedfields.At(m.Object.Object, y.Pointer)
-	return m.ForceFields || !set || inventory.DigestOf(val) != y.Value || !exists
+	return m.ForceFields || !set || inventory.HashOf(val) != y.Value || !exists
 }

@@ -21,7 +21,7 @@ func TestDecideReturnsTheRequiredStep(t *testing.T) {
 	entryNow := func(change ...func(*inventory.Entry)) *inventory.Entry {
 		en := &inventory.Entry{}
 		rec := recorded()
-		rec.Desired = live.Digest(desired[:live.DigestSize])
+		rec.Desired = live.Hash(desired[:live.HashSize])
 		en.Record = rec
 		for _, c := range change {
 			c(en)

@@ -129,7 +129,7 @@ func (s *set) addYields(it *item, fields []managedfields.Field) (added []managed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range fields {
-		if it.entry.AddYield(inventory.Yield{Pointer: f.Pointer, Manager: f.Manager, Value: inventory.DigestOf(f.Value)}) {
+		if it.entry.AddYield(inventory.Yield{Pointer: f.Pointer, Manager: f.Manager, Value: inventory.HashOf(f.Value)}) {
 			added = append(added, f)
 		}
 	}

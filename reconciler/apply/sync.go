@@ -43,7 +43,7 @@ func (v Verdict) String() string {
 }
 
 // recordOf returns the record of an apply's response.
-func recordOf(response *live.Object, manager string, desired live.Digest, epoch int) inventory.Record {
+func recordOf(response *live.Object, manager string, desired live.Hash, epoch int) inventory.Record {
 	own, _ := response.OwnFieldsOf(manager)
 	return inventory.Record{
 		UID: response.UID, ResourceVersion: response.ResourceVersion, Generation: response.Generation,
@@ -53,7 +53,7 @@ func recordOf(response *live.Object, manager string, desired live.Digest, epoch 
 }
 
 // desiredOf returns the manifest's hash as records keep it.
-func desiredOf(m *payload.Manifest) live.Digest { return live.Digest(m.Hash[:live.DigestSize]) }
+func desiredOf(m *payload.Manifest) live.Hash { return live.Hash(m.Hash[:live.HashSize]) }
 
 // CompareHeld compares the live object, nil if it doesn't exist, with the record
 // in the inventory. meta must be as the server sent it: if managedFields are

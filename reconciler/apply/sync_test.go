@@ -19,7 +19,7 @@ import (
 
 const testManager = "lockstep:clusterrelease/x"
 
-func d(s string) live.Digest { return inventory.DigestOf(s) }
+func d(s string) live.Hash { return inventory.HashOf(s) }
 
 // recorded returns the record of an apply with version 100 and generation 3.
 func recorded() inventory.Record {
@@ -94,7 +94,7 @@ func TestSyncDecision(t *testing.T) {
 
 func TestObjectWithoutAnEntryIsInSyncUntilOneAppears(t *testing.T) {
 	rec := recorded()
-	rec.Entry, rec.Values = live.Digest{}, live.Digest{}
+	rec.Entry, rec.Values = live.Hash{}, live.Hash{}
 	none := func(o *live.Object) { o.OwnFields = nil }
 	if got := Compare(rec, schema.GroupKind{Kind: "ConfigMap"}, testManager, shown("101", none, func(o *live.Object) { o.Status = d("other") })); got != InSync {
 		t.Errorf("without an entry: %s, want InSync", got)
@@ -209,7 +209,7 @@ func TestEachObjectIsVerifiedOncePerPeriod(t *testing.T) {
 	started := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	const period = 24 * time.Hour
 	for n := range 50 {
-		it := &item{entry: &inventory.Slot{Entry: inventory.Entry{Record: inventory.Record{Desired: inventory.DigestOf(n)}}}}
+		it := &item{entry: &inventory.Slot{Entry: inventory.Entry{Record: inventory.Record{Desired: inventory.HashOf(n)}}}}
 		turns := 0
 		for at := started; at.Before(started.Add(3 * period)); at = at.Add(scanEvery) {
 			if turnWithin(it, started, at, at.Add(scanEvery), period) {

@@ -45,14 +45,14 @@ type Record struct {
 	ResourceVersion string    `json:"rv,omitempty"`
 	Generation      int64     `json:"gen,omitempty"`
 	// Desired is the shortened hash of the applied manifest.
-	Desired live.Digest `json:"h,omitzero"`
+	Desired live.Hash `json:"h,omitzero"`
 	// Entry and Values are those of the set's manager (see live.OwnFields); zero if
 	// it owns no field.
-	Entry  live.Digest `json:"e,omitzero"`
-	Values live.Digest `json:"m,omitzero"`
+	Entry  live.Hash `json:"e,omitzero"`
+	Values live.Hash `json:"m,omitzero"`
 	// Status and Others are the digests of all other managers (see live.Object).
-	Status live.Digest `json:"s,omitzero"`
-	Others live.Digest `json:"x,omitzero"`
+	Status live.Hash `json:"s,omitzero"`
+	Others live.Hash `json:"x,omitzero"`
 	// Epoch is that of the kind's watch at the time of the apply, or EpochRead.
 	Epoch int `json:"-"`
 }
@@ -63,9 +63,9 @@ type Yield struct {
 	Pointer string `json:"p"`
 	// Manager owns the field.
 	Manager string `json:"m"`
-	// Value is the digest of the manifest's value when the field was yielded: a
+	// Value is the hash of the manifest's value when the field was yielded: a
 	// release that changes the value takes the field back.
-	Value live.Digest `json:"v"`
+	Value live.Hash `json:"v"`
 }
 
 // Entry is one object of the inventory. Its JSON is one line of a shard; names
@@ -156,14 +156,14 @@ func ComparePosition(a, b Entry) int {
 	return cmp.Or(cmp.Compare(a.RunLevel, b.RunLevel), cmp.Compare(a.Order, b.Order), a.ID().Compare(b.ID()))
 }
 
-// DigestOf returns the digest of a manifest's value, as Yield keeps it.
-func DigestOf(value any) live.Digest {
+// HashOf returns the hash of a manifest's value, as Yield keeps it.
+func HashOf(value any) live.Hash {
 	raw, err := json.Marshal(value)
 	if err != nil {
-		return live.Digest{} // Unreachable: the value was decoded from JSON.
+		return live.Hash{} // Unreachable: the value was decoded from JSON.
 	}
 	full := sha256.Sum256(raw)
-	return live.Digest(full[:live.DigestSize])
+	return live.Hash(full[:live.HashSize])
 }
 
 // encode writes one line per entry, ordered by identity, so that equal

@@ -17,10 +17,10 @@ func sampleEntries() []Entry {
 		{
 			Group: "apps", Version: "v1", Kind: "Deployment", Namespace: "web", Name: "api", RunLevel: 30, Order: 7, Created: true,
 			Record: Record{
-				UID: "2f0c8a2e-4d0e-4f0e-9f6e-0d8f5f6e7a10", ResourceVersion: "4711", Generation: 3, Desired: DigestOf("h"),
-				Entry: DigestOf("e"), Values: DigestOf("m"), Status: DigestOf("s"), Others: DigestOf("f"), Epoch: EpochRead,
+				UID: "2f0c8a2e-4d0e-4f0e-9f6e-0d8f5f6e7a10", ResourceVersion: "4711", Generation: 3, Desired: HashOf("h"),
+				Entry: HashOf("e"), Values: HashOf("m"), Status: HashOf("s"), Others: HashOf("f"), Epoch: EpochRead,
 			},
-			Yields: []Yield{{Pointer: "/spec/replicas", Manager: "horizontal-pod-autoscaler", Value: DigestOf("2")}},
+			Yields: []Yield{{Pointer: "/spec/replicas", Manager: "horizontal-pod-autoscaler", Value: HashOf("2")}},
 		},
 		{Version: "v1", Kind: "Namespace", Name: "web", Confirmed: true, Record: Record{Epoch: EpochRead}},
 	}

@@ -27,41 +27,41 @@ import (
 // applied objects has its own.
 const ManagerPrefix = "lockstep:"
 
-// DigestSize is the length of a Digest in bytes: long enough that states of one
+// HashSize is the length of a Hash in bytes: long enough that states of one
 // object don't collide, short enough to cache five digests per object.
-const DigestSize = 12
+const HashSize = 12
 
-// Digest is a truncated SHA-256. The zero Digest means that there is no content.
-type Digest [DigestSize]byte
+// Hash is a truncated SHA-256. The zero Hash means that there is no content.
+type Hash [HashSize]byte
 
-// String returns the digest in unpadded URL-safe base64, "" for the zero Digest.
-func (d Digest) String() string {
-	if d == (Digest{}) {
+// String returns the hash in unpadded URL-safe base64, "" for the zero Hash.
+func (d Hash) String() string {
+	if d == (Hash{}) {
 		return ""
 	}
 	return base64.RawURLEncoding.EncodeToString(d[:])
 }
 
-// ParseDigest parses the result of Digest.String.
-func ParseDigest(s string) (Digest, error) {
-	var d Digest
+// ParseHash parses the result of Hash.String.
+func ParseHash(s string) (Hash, error) {
+	var d Hash
 	if s == "" {
 		return d, nil
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil || len(raw) != DigestSize {
-		return d, fmt.Errorf("parse digest %.40q: want %d bytes in base64", s, DigestSize)
+	if err != nil || len(raw) != HashSize {
+		return d, fmt.Errorf("parse digest %.40q: want %d bytes in base64", s, HashSize)
 	}
 	copy(d[:], raw)
 	return d, nil
 }
 
 // MarshalText implements encoding.TextMarshaler in the format of String.
-func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+func (d Hash) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
-func (d *Digest) UnmarshalText(text []byte) error {
-	parsed, err := ParseDigest(string(text))
+func (d *Hash) UnmarshalText(text []byte) error {
+	parsed, err := ParseHash(string(text))
 	*d = parsed
 	return err
 }
@@ -77,12 +77,12 @@ type Manager struct {
 type OwnFields struct {
 	// Manager is the field manager.
 	Manager unique.Handle[string]
-	// Entry is the digest of its managedFields entry: API version, fields and
+	// Entry is the hash of its managedFields entry: API version, fields and
 	// time. The time is included because a write by another client under the
 	// same name may change nothing else.
-	Entry Digest
-	// Values is the digest of the values of the owned labels and annotations.
-	Values Digest
+	Entry Hash
+	// Values is the hash of the values of the owned labels and annotations.
+	Values Hash
 	// Replicas is true if the manager owns a field named replicas.
 	Replicas bool
 }
@@ -105,12 +105,12 @@ type Object struct {
 	Shared bool
 	// OwnFields has one element per field manager of ours, usually one.
 	OwnFields []OwnFields
-	// Status is the digest of the managedFields entries of the status
+	// Status is the hash of the managedFields entries of the status
 	// subresource, including their times.
-	Status Digest
-	// OtherManagers is the digest of all other managedFields entries, and of
+	Status Hash
+	// OtherManagers is the hash of all other managedFields entries, and of
 	// labels, annotations, finalizers and owner references.
-	OtherManagers Digest
+	OtherManagers Hash
 	// Body is the whole object without managedFields if its kind is watched with
 	// bodies and the object is tracked, else nil. It must not be modified.
 	Body *unstructured.Unstructured
@@ -227,15 +227,15 @@ func ownFieldsOf(e *metav1.ManagedFieldsEntry, meta metav1.Object) OwnFields {
 	return OwnFields{Manager: unique.Make(e.Manager), Entry: sum(h), Values: ownValues(e, meta), Replicas: replicas}
 }
 
-// ownValues returns the digest of the values of the labels and annotations in e.
+// ownValues returns the hash of the values of the labels and annotations in e.
 // Admission may change values without changing the entry.
-func ownValues(e *metav1.ManagedFieldsEntry, meta metav1.Object) Digest {
+func ownValues(e *metav1.ManagedFieldsEntry, meta metav1.Object) Hash {
 	if e.FieldsV1 == nil {
-		return Digest{}
+		return Hash{}
 	}
 	raw := e.FieldsV1.GetRawBytes()
 	if !bytes.Contains(raw, []byte(`"f:metadata"`)) {
-		return Digest{}
+		return Hash{}
 	}
 	var owned struct {
 		Metadata struct {
@@ -244,7 +244,7 @@ func ownValues(e *metav1.ManagedFieldsEntry, meta metav1.Object) Digest {
 		} `json:"f:metadata"`
 	}
 	if err := json.Unmarshal(raw, &owned); err != nil {
-		return Digest{} // The entry's own digest still shows changes.
+		return Hash{} // The entry's own hash still shows changes.
 	}
 	h := sha256.New()
 	writeOwned(h, owned.Metadata.Labels, meta.GetLabels())
@@ -294,10 +294,10 @@ func writeField(h hash.Hash, s string) {
 	_, _ = h.Write([]byte(s))
 }
 
-func sum(h hash.Hash) Digest {
+func sum(h hash.Hash) Hash {
 	var full [sha256.Size]byte
 	h.Sum(full[:0])
-	return Digest(full[:DigestSize])
+	return Hash(full[:HashSize])
 }
 
 // escape replaces the separators in a name, which any client may choose.

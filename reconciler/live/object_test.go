@@ -117,15 +117,15 @@ func TestInvalidManagedFieldsAreSummarized(t *testing.T) {
 
 func TestDigestRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var want Digest
-		copy(want[:], rapid.SliceOfN(rapid.Byte(), DigestSize, DigestSize).Draw(t, "bytes"))
-		got, err := ParseDigest(want.String())
+		var want Hash
+		copy(want[:], rapid.SliceOfN(rapid.Byte(), HashSize, HashSize).Draw(t, "bytes"))
+		got, err := ParseHash(want.String())
 		if err != nil || got != want {
 			t.Fatalf("ParseDigest(%q) = %v, %v", want.String(), got, err)
 		}
 	})
 	for _, bad := range []string{"x", "!!!!", strings.Repeat("A", 17)} {
-		if _, err := ParseDigest(bad); err == nil {
+		if _, err := ParseHash(bad); err == nil {
 			t.Errorf("ParseDigest(%q) succeeds", bad)
 		}
 	}
