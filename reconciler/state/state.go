@@ -40,6 +40,8 @@ const (
 	SourcesName = "lockstep-state"
 	TrustName   = "lockstep-trust"
 	key         = "state.json"
+	// format1Name had the sources and releases in format 1.
+	format1Name = "lockstep-accepted"
 )
 
 // Format is the version of the stored form that is written. Load reads Format
@@ -235,10 +237,12 @@ func (s *Store) Load(ctx context.Context) error {
 		return err
 	}
 	doc := document{Format: Format}
-	if raw != nil {
-		if doc, err = decode(raw); err != nil {
-			return fmt.Errorf("configmap %s: %w; restore it from a backup, or delete it to accept every source again", SourcesName, err)
+	if raw == nil {
+		if err := s.rejectFormat1(ctx); err != nil {
+			return err
 		}
+	} else if doc, err = decode(raw); err != nil {
+		return fmt.Errorf("configmap %s: %w; restore it from a backup, or delete it to accept every source again", SourcesName, err)
 	}
 	rawTrust, err := s.read(ctx, TrustName)
 	if err != nil {
@@ -258,6 +262,20 @@ func (s *Store) Load(ctx context.Context) error {
 	s.trust = policy
 	s.notify()
 	return nil
+}
+
+// rejectFormat1 returns an error if the store of format 1 exists, which had
+// another name. Without it, an upgrade would treat the state as empty.
+func (s *Store) rejectFormat1(ctx context.Context) error {
+	_, err := s.client.Get(ctx, format1Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read configmap %s: %w", format1Name, err)
+	}
+	return fmt.Errorf("configmap %s: format 1 was written by an earlier version; this version reads %d to %d from configmap %s; delete %s to accept every source again",
+		format1Name, Format, Format+1, SourcesName, format1Name)
 }
 
 // decode reads the stored form of sources and releases.

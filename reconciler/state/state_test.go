@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -259,6 +260,24 @@ func TestDeletionPolicyAndPoolsSurviveARestart(t *testing.T) {
 	}
 	if _, _, ok := second.PoolOwner("workers"); ok {
 		t.Error("a deleted NodeOS still has an owner")
+	}
+}
+
+func TestTheStoreOfFormat1IsRejectedByName(t *testing.T) {
+	client := configMaps(t)
+	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: format1Name}, Data: map[string]string{key: `{"format":1,"sources":{}}`}}
+	if _, err := client.Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err := New(client).Load(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "configmap lockstep-accepted: format 1") || !strings.Contains(err.Error(), "delete lockstep-accepted") {
+		t.Errorf("Load beside a store of format 1: %v", err)
+	}
+	if err := client.Delete(t.Context(), format1Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := New(client).Load(t.Context()); err != nil {
+		t.Errorf("Load after the deletion: %v", err)
 	}
 }
 
