@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Lockstep authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version compares the versions of releases and operating systems. All
-// of Lockstep parses them here, so that the plan, the sync worker and the status
-// agree on what is an update and what is a rollback.
+// Package version compares the versions of releases and operating systems, so
+// that preconditions, the sync worker, the ledger and the status agree on what is
+// an update and what is a rollback. Signed documents and payload metadata are
+// stricter: their versions must be exactly semantic.
 package version
 
 import (

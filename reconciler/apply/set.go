@@ -348,7 +348,7 @@ func (s *set) setAdopt(tools []string) {
 
 // mayAdopt refuses objects of other sets, and of tools that aren't adopted.
 func (s *set) mayAdopt(id payload.ObjectID, o *metav1.PartialObjectMetadata, from string) error {
-	if owner := managedfields.OtherSet(o.ManagedFields, s.manager, from); owner != "" {
+	if owner, found := managedfields.OtherSet(o.ManagedFields, s.manager, from); found {
 		return ownedByOther(id, owner)
 	}
 	s.mu.RLock()

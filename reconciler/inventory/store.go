@@ -121,7 +121,8 @@ func NewStore(client corev1client.ConfigMapInterface, owner, namespace string, l
 
 func (s *Store) name(shard int) string { return s.prefix + "-" + strconv.Itoa(shard) }
 
-// Load reads all shards. Its caller passes each slot to Keep or Drop.
+// Load reads all shards. Its caller passes each slot to Keep or Drop. It is called
+// once, before any other method.
 func (s *Store) Load(ctx context.Context) (slots []*Slot, problems []string, err error) {
 	s.mu.Lock()
 	s.shards = nil

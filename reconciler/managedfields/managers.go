@@ -106,15 +106,15 @@ func NotAdopted(o *metav1.PartialObjectMetadata, adopt []string) string {
 }
 
 // OtherSet returns the owner of the first set that has a field manager on the
-// object other than manager and from; "" if there is none.
-func OtherSet(entries []metav1.ManagedFieldsEntry, manager, from string) string {
+// object other than manager and from. It returns false if there is none.
+func OtherSet(entries []metav1.ManagedFieldsEntry, manager, from string) (owner string, found bool) {
 	for i := range entries {
 		name := entries[i].Manager
 		if owner, ok := strings.CutPrefix(name, live.ManagerPrefix); ok && name != manager && name != from {
-			return owner
+			return owner, true
 		}
 	}
-	return ""
+	return "", false
 }
 
 // WrittenInteractively reports whether an interactive manager owns fields of the

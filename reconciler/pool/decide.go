@@ -29,9 +29,6 @@ type Facts struct {
 	Invalid status.HeldBy
 	// Loading reports whether accepted payloads are still being loaded.
 	Loading bool
-	// ReleaseObject is the ClusterRelease named Release, nil without one or if a
-	// source declares the object.
-	ReleaseObject *v1alpha1.ClusterRelease
 }
 
 // Decision is what to do with a NodeOS.
@@ -41,15 +38,13 @@ type Decision struct {
 	// Observed reports that the spec hash is the one of the accepted payload, which
 	// is to be persisted.
 	Observed bool
-	// Planned is the object to plan: a copy with the hold of its release.
-	Planned *v1alpha1.NodeOS
 }
 
 // Decide enforces trust boundary T3 for a NodeOS that a source or a release
 // declares. It is pure.
-func Decide(obj *v1alpha1.NodeOS, f Facts) Decision {
+func Decide(f Facts) Decision {
 	held, observed := permitted(f)
-	return Decision{Held: held, Observed: observed, Planned: withReleaseHold(obj, f.ReleaseObject)}
+	return Decision{Held: held, Observed: observed}
 }
 
 // permitted returns why the object isn't acted upon, and whether its spec is the one

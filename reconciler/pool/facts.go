@@ -19,7 +19,7 @@ import (
 )
 
 // gather collects the facts about a NodeOS.
-func (r *Controller) gather(ctx context.Context, obj *v1alpha1.NodeOS) (Facts, error) {
+func (r *Controller) gather(ctx context.Context, obj *v1alpha1.NodeOS) Facts {
 	f := Facts{NotFromSource: r.sources.NotFromSource(obj, v1alpha1.KindNodeOS, obj.Spec)}
 	_, _, f.DeclaredBySource = r.Store.Owner(v1alpha1.KindNodeOS, obj.Name)
 	release, manifest, observed := r.declaringRelease(obj)
@@ -35,19 +35,24 @@ func (r *Controller) gather(ctx context.Context, obj *v1alpha1.NodeOS) (Facts, e
 			}
 		}
 	}
-	if f.DeclaredBySource || release == "" {
-		return f, nil
+	return f
+}
+
+// planned returns the object to plan: a copy with the hold of the release that
+// declares it. It is read last, after all waits: a pause applies immediately.
+func (r *Controller) planned(ctx context.Context, obj *v1alpha1.NodeOS, f Facts) (*v1alpha1.NodeOS, error) {
+	if f.DeclaredBySource || f.Release == "" {
+		return obj, nil
 	}
 	var declaring v1alpha1.ClusterRelease
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: release}, &declaring)
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: f.Release}, &declaring)
 	if apierrors.IsNotFound(err) {
-		return f, nil
+		return obj, nil
 	}
 	if err != nil {
-		return f, fmt.Errorf("read ClusterRelease/%s, which contains NodeOS/%s: %w", release, obj.Name, err)
+		return nil, fmt.Errorf("read ClusterRelease/%s, which contains NodeOS/%s: %w", f.Release, obj.Name, err)
 	}
-	f.ReleaseObject = &declaring
-	return f, nil
+	return withReleaseHold(obj, &declaring), nil
 }
 
 // declaringRelease returns the release whose payload declares a NodeOS, its

@@ -56,9 +56,7 @@ func newController(t *testing.T, e *controlenv.Env, releases Releases) *Controll
 // decide gathers the facts about a pool and decides.
 func decide(t *testing.T, r *Controller, pool *v1alpha1.NodeOS) status.HeldBy {
 	t.Helper()
-	facts, err := r.gather(t.Context(), pool)
-	must(t, err)
-	return Decide(pool, facts).Held
+	return Decide(r.gather(t.Context(), pool)).Held
 }
 
 func specHash(t *testing.T, obj *v1alpha1.NodeOS) string {
@@ -150,7 +148,7 @@ func TestDecide(t *testing.T) {
 		"undeclared":                              {facts: Facts{NotFromSource: notFromSource, Hash: "a"}, reason: status.ReasonNotFromSource},
 		"a manifest whose hash can't be computed": {facts: Facts{NotFromSource: notFromSource, Hash: "a", Invalid: status.HeldBy{Reason: "InvalidManifest"}}, reason: "InvalidManifest"},
 	} {
-		got := Decide(&v1alpha1.NodeOS{}, tc.facts)
+		got := Decide(tc.facts)
 		if got.Held.Reason != tc.reason || got.Held.Transient != tc.transient || got.Observed != tc.observed {
 			t.Errorf("%s: %+v, want reason %q, transient %v, observed %v", name, got, tc.reason, tc.transient, tc.observed)
 		}

@@ -71,11 +71,8 @@ func (r *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	defer r.RecordDuration(v1alpha1.KindNodeOS, obj.Name, r.Now())
 	before := obj.DeepCopy()
-	facts, err := r.gather(ctx, &obj)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	decision := Decide(&obj, facts)
+	facts := r.gather(ctx, &obj)
+	decision := Decide(facts)
 	if decision.Observed {
 		err := r.Store.SetPool(ctx, facts.Release, obj.Name, facts.Hash)
 		control.LogError(log.FromContext(ctx), err, "persist observed pool", "release", facts.Release)
@@ -92,7 +89,11 @@ func (r *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.hosts.ready(ctx); err != nil {
 		return r.reportError(ctx, before, &obj, err)
 	}
-	return r.sync(ctx, before, &obj, decision.Planned, r.originOf(&obj, facts.Release))
+	planned, err := r.planned(ctx, &obj, facts)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return r.sync(ctx, before, &obj, planned, r.originOf(&obj, facts.Release))
 }
 
 // sync runs the executor once, which executes the due steps, and writes the status.

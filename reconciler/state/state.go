@@ -32,6 +32,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/lockstep-dev/lockstep/config/trust"
+	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
@@ -242,7 +243,7 @@ func (s *Store) Load(ctx context.Context) error {
 			return err
 		}
 	} else if doc, err = decode(raw); err != nil {
-		return fmt.Errorf("configmap %s: %w; restore it from a backup, or delete it to accept every source again", SourcesName, err)
+		return fmt.Errorf("configmap %s: %w; restore it from a backup, or accept every source again: %s", SourcesName, err, deleteCommand(SourcesName))
 	}
 	rawTrust, err := s.read(ctx, TrustName)
 	if err != nil {
@@ -252,7 +253,7 @@ func (s *Store) Load(ctx context.Context) error {
 	if rawTrust != nil {
 		loaded, err := trust.Load(rawTrust)
 		if err != nil {
-			return fmt.Errorf("configmap %s: %w; restore it from a backup, or delete it and pin the policy's digest again", TrustName, err)
+			return fmt.Errorf("configmap %s: %w; restore it from a backup, or pin the policy's digest again: %s", TrustName, err, deleteCommand(TrustName))
 		}
 		policy = &loaded
 	}
@@ -274,8 +275,14 @@ func (s *Store) rejectFormat1(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read configmap %s: %w", format1Name, err)
 	}
-	return fmt.Errorf("configmap %s: format 1 was written by an earlier version; this version reads %d to %d from configmap %s; delete %s to accept every source again",
-		format1Name, Format, Format+1, SourcesName, format1Name)
+	return fmt.Errorf("configmap %s: format 1 was written by an earlier version; this version reads %d to %d from configmap %s; accept every source again: %s",
+		format1Name, Format, Format+1, SourcesName, deleteCommand(format1Name))
+}
+
+// deleteCommand deletes a ConfigMap of the store. The admission policy
+// lockstep-state admits only the reconciler's service account.
+func deleteCommand(name string) string {
+	return "kubectl --as=system:serviceaccount:" + v1alpha1.Namespace + ":lockstep-reconciler -n " + v1alpha1.Namespace + " delete configmap " + name
 }
 
 // decode reads the stored form of sources and releases.

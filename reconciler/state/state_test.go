@@ -270,7 +270,7 @@ func TestTheStoreOfFormat1IsRejectedByName(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := New(client).Load(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "configmap lockstep-accepted: format 1") || !strings.Contains(err.Error(), "delete lockstep-accepted") {
+	if err == nil || !strings.Contains(err.Error(), "configmap lockstep-accepted: format 1") || !strings.Contains(err.Error(), "delete configmap lockstep-accepted") {
 		t.Errorf("Load beside a store of format 1: %v", err)
 	}
 	if err := client.Delete(t.Context(), format1Name, metav1.DeleteOptions{}); err != nil {

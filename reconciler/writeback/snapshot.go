@@ -62,7 +62,8 @@ func (s *snapshot) report(source *v1alpha1.GitSource, accepted Accepted, insecur
 }
 
 // reportSource takes the accepted revision and its signer from the persisted
-// state, and from the status of the source where that state has none.
+// state. Where that state has none, it takes the revision from the status of the
+// source, unverified: a signer is only reported from the persisted state.
 func reportSource(s *v1alpha1.GitSource, accepted Accepted) Source {
 	out := Source{Name: s.Name, Revision: accepted.Revision, Accepted: accepted.Time, Signer: accepted.Signer}
 	if a := s.Status.AcceptedRevision; a != nil && accepted.Revision.IsZero() {
@@ -76,7 +77,10 @@ func reportSource(s *v1alpha1.GitSource, accepted Accepted) Source {
 		out.CommitLink = CommitLink(s.Spec.URL, out.Revision.Hash)
 	}
 	ready := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady)
-	if a := s.Status.AttemptedRevision; a != nil && ready != nil && ready.Status == metav1.ConditionFalse {
+	// The status may be older than the persisted state: its attempt counts only
+	// for the same accepted revision.
+	current := s.Status.AcceptedRevision == nil || out.Revision.IsZero() || s.Status.AcceptedRevision.Revision == out.Revision.String()
+	if a := s.Status.AttemptedRevision; a != nil && current && ready != nil && ready.Status == metav1.ConditionFalse {
 		if rev, err := sources.ParseRevision(a.Revision); err == nil && !rev.Same(out.Revision) {
 			out.Attempted, out.Reason, out.Message = rev, ready.Reason, ready.Message
 		}

@@ -6,6 +6,7 @@ package git
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -225,6 +226,9 @@ func (e treeEntry) sortKey() string {
 func (e treeEntry) check(dir string) error {
 	full := join(dir, e.name)
 	if err := files.CheckElement(e.name); err != nil {
+		if limited := (*files.LimitError)(nil); errors.As(err, &limited) {
+			return sources.NewLimitError(full, "%v", err)
+		}
 		return sources.NewTreeError(strings.ToValidUTF8(full, "?"), "%v", err)
 	}
 	switch e.mode {

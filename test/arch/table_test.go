@@ -63,7 +63,7 @@ var imports = map[string][]string{
 	"nodeos/tasks":         {"config/sanitize", "nodeos"},
 	"nodeos/wire":          {"config/sanitize", "nodeos", "nodeos/agentpb"},
 
-	"reconciler/state":            {"payload", "config/trust"},
+	"reconciler/state":            {"config/v1alpha1", "payload", "config/trust"},
 	"reconciler/apply":            {"payload/kinds", "config/sanitize", "payload", "reconciler/inventory", "reconciler/live", "reconciler/managedfields"},
 	"reconciler/drain":            {"config/sanitize", "config/v1alpha1", "nodeos", "reconciler/live"},
 	"reconciler/gate":             {"config/sanitize", "config/v1alpha1", "nodeos", "reconciler/live"},
