@@ -20,7 +20,6 @@ func pool() Group {
 			{"PoolConflict", Operator, "another NodeOS selects the same node", "narrow one of the selectors"},
 			{"InvalidManifest", Operator, "internal error: the release's NodeOS can't be compared with the live one", "report a bug"},
 			{"Budget", Automatic, "`maxUnavailable` hosts are unavailable, including unready and cordoned nodes", ""},
-			{"GlobalBudget", Automatic, "the limit of hosts in flight in all pools is reached", ""},
 			{"OneAtATime", Automatic, "another control-plane node is being updated", ""},
 			{"QuorumAtRisk", Automatic, "the control plane would lose its quorum without this node", "restore the unhealthy member"},
 			{"Canary", Automatic, "the hosts of the canary step are soaking", ""},
