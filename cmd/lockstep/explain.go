@@ -40,13 +40,13 @@ func newExplainCommand() *cobra.Command {
 		Short: "Explain the state of an object or a condition reason",
 		Long: `Explain the state of an object or a condition reason.
 
-explain follows an object from the commit over the source, the declared object,
+explain traces an object from the commit through the source, the declared object,
 the release and the manifest to the live object, and prints the cause of its
 state: rejected, waiting, drifted, unmanaged, owned by another controller, or not
 managed by Lockstep. It only reads.
 
-With the reason of a condition it prints what the reason means and what to do. No
-cluster is needed for that.`,
+For a condition reason, explain prints its meaning and what to do, without access to
+a cluster.`,
 		Example: `  lockstep explain clusterrelease/platform
   lockstep explain host/node-13
   lockstep explain deployment/web/api
@@ -80,7 +80,7 @@ func explainReason(out io.Writer, name string) error {
 		return err
 	}
 	if r.Recovery != reasons.None {
-		if err := printf(out, "  resolves automatically: %s\n", r.Recovery); err != nil {
+		if err := printf(out, "  retried automatically: %s\n", r.Recovery); err != nil {
 			return err
 		}
 	}

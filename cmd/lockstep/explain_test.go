@@ -226,7 +226,7 @@ func TestExplainFollowsTheChainFromTheCommitToTheLiveObject(t *testing.T) {
 	e.contains("configmap/explained/nowhere", "not found; no release declares it")
 	e.contains("configmap/explained/hotfixed", "unmanaged by an override of ClusterRelease/explained: hotfix")
 	e.contains("configmap/explained/refused", "not ready for ClusterRelease/explained 1.4.2: WebhookDenied: policy: no", "for 4m", "rejected the object")
-	e.contains("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "resolves automatically: yes", "blocking  ConfigMap explained/refused", "doesn't resolve automatically",
+	e.contains("clusterrelease/explained", "not ready, ThresholdNotMet", "has 1 of 2 signatures", "retried automatically: yes", "blocking  ConfigMap explained/refused", "doesn't resolve automatically",
 		"payload   2 documents excluded, 1 warnings",
 		"warning   HostSkew: kubelets are old")
 	e.contains("apps/Deployment/explained/api", "apps Deployment explained/api   not found")
@@ -273,7 +273,7 @@ func TestExplainShowsThatAnObjectInSyncIsUnhealthy(t *testing.T) {
 
 func TestExplainKnowsReasonsWithoutACluster(t *testing.T) {
 	var out bytes.Buffer
-	if err := explainReason(&out, "Unsigned"); err != nil || !strings.Contains(out.String(), "resolves automatically: yes") {
+	if err := explainReason(&out, "Unsigned"); err != nil || !strings.Contains(out.String(), "retried automatically: yes") {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

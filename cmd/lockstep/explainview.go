@@ -68,7 +68,7 @@ func (v *explainView) explain(reason string) {
 	if !ok || r.Recovery == reasons.None {
 		return
 	}
-	v.line("means", "%s: %s; resolves automatically: %s", r.Name, r.Meaning, r.Recovery)
+	v.line("means", "%s: %s; retried automatically: %s", r.Name, r.Meaning, r.Recovery)
 	if r.Action != "" {
 		v.line("to do", "%s", strings.ReplaceAll(r.Action, "`", ""))
 	}

@@ -6,16 +6,16 @@ package reasons
 func release() Group {
 	return Group{
 		"Releases",
-		"Conditions of ClusterRelease, except those of signatures. If a release is rejected, the accepted one continues.",
+		"Conditions of ClusterRelease, except those of signatures. If a release is rejected, the accepted one is still reconciled.",
 		[]Reason{
 			{"AsExpected", None, "no problem was found", ""},
 			{"PayloadLoaded", None, "the desired release was verified and loaded", ""},
 			{"Updating", None, "the release is being applied; `status.progress` has the details", ""},
 			{"Pending", Automatic, "the first sync hasn't finished, or another release that contains the object is being loaded", ""},
-			{"RetrievePayload", Automatic, "fetching the release", ""},
-			{"VerifyPayload", Automatic, "verifying its signatures", ""},
-			{"LoadPayload", Automatic, "loading its manifests", ""},
-			{"PreconditionChecks", Automatic, "evaluating preconditions", ""},
+			{"RetrievePayload", Automatic, "the release is being fetched", ""},
+			{"VerifyPayload", Automatic, "its signatures are being verified", ""},
+			{"LoadPayload", Automatic, "its manifests are being loaded", ""},
+			{"PreconditionChecks", Automatic, "its preconditions are being evaluated", ""},
 			{"NoRelease", Automatic, "no release is accepted yet", ""},
 			{"Paused", Operator, "`lockstep pause` has paused the object", "run `lockstep resume KIND/NAME`"},
 			{"Suspended", Operator, "`spec.suspend` is set", "remove it in Git"},
@@ -24,7 +24,7 @@ func release() Group {
 			{"HostsDisabled", Operator, "the reconciler has no certificate for agents", "start it with `--pki-dir`"},
 			{"RetrievalFailed", Automatic, "the release couldn't be fetched or read", ""},
 			{"NoPayload", Automatic, "internal error: the retriever returned no payload", "report a bug"},
-			{"PayloadInvalid", Operator, "a manifest is unreadable or contradicts another; the message has file and line", "run `lockstep release inspect`, correct the manifest and build again"},
+			{"PayloadInvalid", Operator, "a manifest is unreadable or conflicts with another; the message has file and line", "run `lockstep release inspect`, correct the manifest and build again"},
 			{"ForbiddenObject", Operator, "the release contains an object that releases must not contain, such as Lockstep's own RBAC or admission policies", "remove it; products under `selfUpdate` may contain some"},
 			{"PreconditionsFailed", Operator, "several preconditions block the update; the message lists them", "see the action for each"},
 			{"GiantHop", Operator, "the update skips a minor version, changes the major version, or requires a newer starting version", "update to the intermediate version first"},
@@ -32,7 +32,7 @@ func release() Group {
 			{"MultipleReasons", Automatic, "several parts of the cluster aren't upgradeable; the message lists them", "see the action for each"},
 			{"ResourceDeletionInProgress", Automatic, "deleted objects still exist; they block minor updates", "check their finalizers"},
 			{"NotUpgradeable", Automatic, "a ClusterOperator reports Upgradeable=False without a reason", "check that operator"},
-			{"VersionFloor", Operator, "the version is below the policy's minimum", "use a newer version"},
+			{"VersionFloor", Operator, "the version is below the policy's floor", "use a newer version"},
 			{"RecommendedUpdate", None, "warning: the release doesn't list the running version among its predecessors", ""},
 			{"HostSkew", Automatic, "a kubelet is newer than the API server, or more than three minor versions older; it blocks a release that declares its Kubernetes version, else it is a warning", "update the hosts first"},
 			{"APIRemoval", Automatic, "neither the API server nor the release provides a kind of the release; it is a warning if the release's own API service does", "install its CRD first, build the release for this server, or exclude the objects with `spec.overrides`"},
@@ -45,7 +45,7 @@ func release() Group {
 			{"ClusterReleaseOverrides", None, "active overrides leave objects unmanaged and block minor updates", "remove overrides that are no longer needed"},
 			{"DriftRepaired", None, "event: objects were changed or deleted externally and were restored", "if it repeats, run `lockstep explain KIND/NAMESPACE/NAME` to find the other writer"},
 			{"Orphaned", None, "event: objects were removed from the release and kept, for the cause in the message", "delete them by hand if they are no longer needed"},
-			{"FieldYielded", None, "fields are left to another controller, such as an autoscaler, or one that kept overwriting them", "to keep them, set `lockstep.dev/ssa: force` on the manifest"},
+			{"FieldYielded", None, "fields were yielded to another controller: an autoscaler, or one that repeatedly changes them", "to apply them anyway, set `lockstep.dev/ssa: force` on the manifest"},
 		},
 	}
 }
@@ -53,7 +53,7 @@ func release() Group {
 func object() Group {
 	return Group{
 		"Objects of a release",
-		"`status.progress.blocking`, `Failing` and metric `lockstep_release_payload_errors_total`: why an object differs from its manifest.",
+		"`status.progress.blocking`, `Failing` and metric `lockstep_release_payload_errors_total`: why an object isn't in sync.",
 		[]Reason{
 			{"ResourceInvalid", Operator, "the API server rejects the object as invalid", "correct the manifest"},
 			{"ResourceTooLarge", Operator, "the object exceeds the API server's size limit", "split it"},
@@ -70,7 +70,7 @@ func object() Group {
 			{"ServerOverloaded", Automatic, "the API server is throttling requests", ""},
 			{"ServerUnreachable", Automatic, "the API server is unreachable", ""},
 			{"ServerError", Automatic, "the API server returned an internal error", ""},
-			{"Terminating", Automatic, "the object is being deleted and is recreated afterwards", "check its finalizers"},
+			{"Terminating", Automatic, "the object is being deleted; it is recreated afterwards", "check its finalizers"},
 			{"Protected", Operator, "a delete manifest names an object that is never deleted: it wasn't created by the release, or its kind holds data", "remove the delete manifest; delete the object by hand if intended"},
 			{"InventoryFailed", Automatic, "the release's inventory couldn't be read or written; nothing new is applied without it", "if a newer version wrote it, run that version"},
 		},
@@ -85,7 +85,7 @@ func health() Group {
 			{"InProgress", Automatic, "the object's controller hasn't finished", ""},
 			{"NotObserved", Automatic, "its controller hasn't observed the new generation", "check that the controller runs"},
 			{"NotFound", Automatic, "the object doesn't exist (yet)", ""},
-			{"HealthCheckFailed", Automatic, "the object reports a failure; it is rechecked automatically", "run `kubectl describe` on it"},
+			{"HealthCheckFailed", Automatic, "the object reports a failure", "run `kubectl describe` on it"},
 			{"HealthCheckTimeout", Automatic, "the object wasn't ready within `spec.timeout` or its component's timeout", "check the object; the release continues once it is ready"},
 			{"InvalidCELExpression", Operator, "a health rule of the release can't be evaluated", "correct the rule"},
 			{"Unwatchable", Automatic, "the kind can't be watched, so its health is unknown", "grant the reconciler list and watch on it"},
