@@ -70,7 +70,7 @@ type ClusterReleaseSpec struct {
 	Rollback *Rollback `json:"rollback,omitempty"`
 	// DependsOn lists ClusterReleases, by name, that must be Ready before this
 	// release is applied. Meanwhile the accepted release is still reconciled.
-	// Cycles are reported and never resolve automatically.
+	// Cycles are reported and must be removed.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
@@ -198,8 +198,8 @@ type Rollback struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Capabilities selects the optional parts of a payload. A capability that was
-// enabled once stays enabled.
+// Capabilities selects the optional parts of a payload. Once enabled, a
+// capability stays enabled.
 type Capabilities struct {
 	// Baseline is the initial set: All (default), None or a set of OpenShift,
 	// such as v4.18 or vCurrent.
@@ -440,15 +440,15 @@ type Blocking struct {
 	// Since is when the object started to block.
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// Reason in CamelCase, such as RolloutInProgress; docs/reference/reasons.md
-	// lists all.
+	// Reason in CamelCase, such as InProgress. `lockstep explain REASON`
+	// describes it.
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
 	// Message with the details.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Retriable is true if it may resolve automatically.
+	// Retriable is true if the problem may resolve automatically.
 	// +optional
 	Retriable bool `json:"retriable"`
 	// RetryAt is when the next attempt is due. Absent if none is scheduled.

@@ -14,8 +14,8 @@ const (
 	ConditionWriteBackReady = "WriteBackReady"
 )
 
-// GitSource declares the Git repository, ref and path that hold the desired
-// state of the cluster. Bootstrap installs it; the repository that it reads
+// GitSource declares the Git repository, ref and path that contain the desired
+// state of the cluster. It is created with kubectl; the repository that it reads
 // can't change it.
 //
 // +kubebuilder:object:root=true
@@ -97,9 +97,9 @@ type GitSourceSpec struct {
 	// +kubebuilder:default=Deny
 	// +optional
 	Rewind string `json:"rewind,omitempty"`
-	// Prune deletes declared objects that were removed from Git, if they carry
-	// lockstep.dev/prune: enabled; default true. Other removed objects are kept
-	// and listed in status.orphaned.
+	// Prune deletes declared objects that were removed from Git, if their
+	// annotation lockstep.dev/prune is enabled; default true. Other removed
+	// objects are kept and listed in status.orphaned.
 	// +kubebuilder:default=true
 	// +optional
 	Prune *bool `json:"prune,omitempty"`
@@ -154,8 +154,8 @@ type GitVerify struct {
 	// +kubebuilder:default=head
 	// +optional
 	Mode string `json:"mode,omitempty"`
-	// InitialCommit is a full SHA-1. The first accepted commit must be it or
-	// descend from it. Absent: any signed commit is accepted first.
+	// InitialCommit is a full SHA-1. The first accepted commit must be this
+	// commit or a descendant. Absent: any signed commit is accepted first.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{40}$`
 	// +optional
 	InitialCommit string `json:"initialCommit,omitempty"`
@@ -168,7 +168,7 @@ type WriteBack struct {
 	// spec.secretRef. Absent: anonymous access.
 	// +optional
 	SecretRef *LocalRef `json:"secretRef,omitempty"`
-	// SigningKeyRef names the Secret whose key identity holds an SSH private
+	// SigningKeyRef names the Secret whose key identity contains an SSH private
 	// key, annotated lockstep.dev/use: status-signing. Absent: status commits
 	// aren't signed.
 	// +optional

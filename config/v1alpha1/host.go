@@ -29,8 +29,8 @@ type Host struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec declares the agent's address and identity. Empty: both are derived
-	// from the Node.
+	// Spec declares the agent's address and identity. Without an address, that of
+	// the Node is used; without an identity, the agent isn't contacted.
 	Spec HostSpec `json:"spec,omitempty"`
 	// Status reports the state of the agent, its operating systems and its
 	// current operation.
@@ -123,8 +123,7 @@ type AgentStatus struct {
 	// +listType=set
 	// +optional
 	Capabilities []string `json:"capabilities,omitempty"`
-	// TrustVersion is the version of the trust document that the agent
-	// enforces.
+	// TrustVersion is the version of the trust policy that the agent enforces.
 	// +optional
 	TrustVersion int64 `json:"trustVersion,omitempty"`
 	// CertificateExpires is when the agent's certificate expires.
@@ -137,7 +136,7 @@ type OSStatus struct {
 	// Booted is the running operating system.
 	// +optional
 	Booted *SlotStatus `json:"booted,omitempty"`
-	// Staged is the operating system that is written and ready to be booted.
+	// Staged is the operating system that is written and ready to boot.
 	// Absent if there is none.
 	// +optional
 	Staged *SlotStatus `json:"staged,omitempty"`

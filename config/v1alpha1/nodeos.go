@@ -69,8 +69,8 @@ type NodeOSSpec struct {
 	// +optional
 	Strategy RolloutStrategy `json:"strategy,omitempty"`
 	// ControlPlane marks a pool of control-plane nodes. They are updated one at
-	// a time, whatever the strategy, and only while the quorum survives.
-	// Required if the pool selects control-plane nodes.
+	// a time, regardless of the strategy, and only if quorum is kept without the
+	// node. Required if the pool selects control-plane nodes.
 	// +optional
 	ControlPlane *ControlPlane `json:"controlPlane,omitempty"`
 	// Drain configures how pods are evicted before a reboot.
@@ -78,7 +78,7 @@ type NodeOSSpec struct {
 	// +optional
 	Drain DrainPolicy `json:"drain,omitempty"`
 	// Windows are the maintenance windows in which a host's update may start.
-	// It must fit into the window. Empty: always.
+	// The update must fit into the window. Empty: always.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
@@ -156,14 +156,14 @@ type RolloutStrategy struct {
 	// +kubebuilder:validation:XIntOrString
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// Canary steps run in order before the rest of the pool. Empty: no
-	// canaries.
+	// Canary steps are completed in order before the rest of the pool is updated.
+	// Empty: no canaries.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
 	Canary []CanaryStep `json:"canary,omitempty"`
-	// OrderBy lists node label keys by whose values hosts are ordered; age
-	// means oldest first. Default: topology.kubernetes.io/zone, then age.
+	// OrderBy lists the node labels whose values order the hosts; age means
+	// oldest first. Default: topology.kubernetes.io/zone, then age.
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=317
 	// +listType=atomic
@@ -276,8 +276,8 @@ type Window struct {
 // Gates are the health checks that a host must pass before its new OS is
 // committed.
 type Gates struct {
-	// Timeout for all gates to pass after the host has booted, as a Go
-	// duration; default 15m. The soak time is added to it.
+	// Timeout is how long the gates may take to pass after the host has booted,
+	// as a Go duration; default 15m. The soak time is added to it.
 	// +kubebuilder:default="15m"
 	// +optional
 	Timeout metav1.Duration `json:"timeout,omitempty"`

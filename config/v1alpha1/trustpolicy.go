@@ -10,8 +10,8 @@ import (
 // TrustPolicyName is the only valid name of a TrustPolicy.
 const TrustPolicyName = "root"
 
-// TrustPolicy delivers the signed trust document to the cluster. Only a valid
-// successor of the accepted document takes effect.
+// TrustPolicy delivers the signed trust policy to the cluster. Only a valid
+// successor of the accepted policy takes effect.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -25,38 +25,38 @@ type TrustPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec contains the signed trust document.
+	// Spec contains the signed trust policy.
 	Spec TrustPolicySpec `json:"spec"`
-	// Status reports the accepted trust document.
+	// Status reports the accepted trust policy.
 	Status TrustPolicyStatus `json:"status,omitempty"`
 }
 
-// TrustPolicySpec contains the signed trust document.
+// TrustPolicySpec contains the signed trust policy.
 type TrustPolicySpec struct {
-	// Envelope is the DSSE envelope of the trust document, as JSON, at most 256
+	// Envelope is the DSSE envelope of the trust policy, as JSON, at most 256
 	// KiB. `lockstep trust sign` writes it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=262144
 	Envelope string `json:"envelope"`
 }
 
-// TrustPolicyStatus reports the accepted trust document.
+// TrustPolicyStatus reports the accepted trust policy.
 type TrustPolicyStatus struct {
 	// ObservedGeneration is the metadata.generation that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// AcceptedVersion is the version of the accepted document.
+	// AcceptedVersion is the version of the accepted policy.
 	// +optional
 	AcceptedVersion int64 `json:"acceptedVersion,omitempty"`
-	// AcceptedDigest is the digest of the accepted document's bytes, as
+	// AcceptedDigest is the digest of the accepted policy's bytes, as
 	// sha256:<hex>.
 	// +kubebuilder:validation:MaxLength=71
 	// +optional
 	AcceptedDigest string `json:"acceptedDigest,omitempty"`
-	// Expires is when the accepted document expires.
+	// Expires is when the accepted policy expires.
 	// +optional
 	Expires *metav1.Time `json:"expires,omitempty"`
-	// Authorities lists the keys of the accepted document and their roles. At
+	// Authorities lists the keys of the accepted policy and their roles. At
 	// most 64.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
@@ -72,7 +72,7 @@ type TrustPolicyStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Authority is one key of the trust document.
+// Authority is one key of the trust policy.
 type Authority struct {
 	// Name of the key.
 	// +kubebuilder:validation:MaxLength=128
@@ -83,8 +83,8 @@ type Authority struct {
 	// +listType=set
 	// +optional
 	Roles []string `json:"roles,omitempty"`
-	// Usable is true if the key's signatures count now: it is within its
-	// validity, isn't revoked and has a role.
+	// Usable is true if the key's signatures count now: the key is valid at this
+	// time, isn't revoked and has a role.
 	Usable bool `json:"usable"`
 	// Expires is when the key expires. Absent: never.
 	// +optional
