@@ -175,10 +175,10 @@ func openTrust(cfg agentConfig, now func() time.Time) (*agent.TrustStore, error)
 	}
 	envelope, err := os.ReadFile(cfg.trustPolicy)
 	if err != nil {
-		return nil, fmt.Errorf("read the first trust document: %w", err)
+		return nil, fmt.Errorf("read the first trust policy: %w", err)
 	}
 	if err := trusted.Pin(envelope, cfg.trustDigest); err != nil {
-		return nil, fmt.Errorf("pin the first trust document %s: %w", cfg.trustPolicy, err)
+		return nil, fmt.Errorf("pin the first trust policy %s: %w", cfg.trustPolicy, err)
 	}
 	return trusted, nil
 }

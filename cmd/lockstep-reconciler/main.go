@@ -93,7 +93,7 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "path to the kubeconfig (default: $KUBECONFIG or the pod's service account)")
 	fs.StringVar(&f.logFormat, "log-format", "json", "json or console")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info or error")
-	fs.StringVar(&f.rootDigest, "trust-root-digest", "", "digest of the first trust document, sha256:<hex>; pinned at installation")
+	fs.StringVar(&f.rootDigest, "trust-root-digest", "", "digest of the first trust policy, sha256:<hex>; pinned at installation")
 	fs.StringVar(&o.StateDir, "state-dir", "/var/lib/lockstep", "directory for caches of Git and registry content; may be deleted at any time")
 	fs.StringVar(&o.RegistriesFile, "registries", "", "file with mirrors, CAs and credentials of registries")
 	fs.BoolVar(&o.AllowLoopbackRegistries, "allow-loopback-registries", false, "insecure: use registries on loopback addresses without TLS")

@@ -42,11 +42,11 @@ func newTrustSignCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "sign FILE",
-		Short: "Sign a trust document, or add a signature to an envelope",
-		Long: `Sign a trust document (YAML), or add a signature to an envelope (JSON).
+		Short: "Sign a trust policy, or add a signature to an envelope",
+		Long: `Sign a trust policy (YAML), or add a signature to an envelope (JSON).
 
-A document is written to a new envelope (--output). An envelope is signed in
-place and keeps its signatures, so that several holders of keys can sign it in turn.`,
+A policy is written to a new envelope (--output). An envelope is signed in place and
+keeps its signatures, so that several key holders can sign it in turn.`,
 		Example: `  lockstep trust sign trust.yaml --key admin-1.key --output root.json
   lockstep trust sign root.json --key admin-2.key`,
 		Args: cobra.ExactArgs(1),
@@ -55,7 +55,7 @@ place and keeps its signatures, so that several holders of keys can sign it in t
 		},
 	}
 	cmd.Flags().StringSliceVar(&keys, "key", nil, "private key file: cosign, PEM or OpenSSH; may be repeated")
-	cmd.Flags().StringVar(&output, "output", "root.json", "envelope to write for a document")
+	cmd.Flags().StringVar(&output, "output", "root.json", "envelope to write for a policy")
 	_ = cmd.MarkFlagRequired("key")
 	return cmd
 }

@@ -187,7 +187,7 @@ func (o *trustInit) document(p trustProfile, now time.Time) (map[string]*build.K
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
 	if err := errors.Join(enc.Encode(d), enc.Close()); err != nil {
-		return nil, nil, fmt.Errorf("encode trust document: %w", err)
+		return nil, nil, fmt.Errorf("encode trust policy: %w", err)
 	}
 	return keys, b.Bytes(), nil
 }

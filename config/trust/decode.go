@@ -26,22 +26,22 @@ const maxDepth = 8
 // active; Accept checks it.
 func Decode(b []byte) (*Document, error) {
 	if len(b) > maxDocument {
-		return nil, fmt.Errorf("decode trust document: %d bytes, at most %d are allowed", len(b), maxDocument)
+		return nil, fmt.Errorf("decode trust policy: %d bytes, at most %d are allowed", len(b), maxDocument)
 	}
 	root, err := plainYAML(b)
 	if err != nil {
-		return nil, fmt.Errorf("decode trust document: %w", err)
+		return nil, fmt.Errorf("decode trust policy: %w", err)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	d := &Document{}
 	if err := dec.Decode(d); err != nil {
-		return nil, fmt.Errorf("decode trust document: %w", err)
+		return nil, fmt.Errorf("decode trust policy: %w", err)
 	}
 	d.digest = DigestOf(b)
 	c := checker{root: root, doc: d}
 	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("decode trust document: %w", err)
+		return nil, fmt.Errorf("decode trust policy: %w", err)
 	}
 	return d, nil
 }

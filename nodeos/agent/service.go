@@ -266,11 +266,11 @@ func (s *service) DeliverTrust(ctx context.Context, req *agentpb.DeliverTrustReq
 	}
 	accepted, changed, err := s.cfg.Trust.Deliver(req.GetEnvelope())
 	if err != nil {
-		s.cfg.Log.Warn("refused trust document", zap.Stringer("carrier", caller), zap.String("why", clean(err.Error())))
+		s.cfg.Log.Warn("refused trust policy", zap.Stringer("carrier", caller), zap.String("why", clean(err.Error())))
 		return nil, s.statusOf(err)
 	}
 	if changed {
-		s.cfg.Log.Info("accepted trust document", zap.Stringer("carrier", caller), zap.Int64("version", accepted.Document.Version))
+		s.cfg.Log.Info("accepted trust policy", zap.Stringer("carrier", caller), zap.Int64("version", accepted.Document.Version))
 	}
 	return &agentpb.DeliverTrustResponse{
 		Version: uint64(max(accepted.Document.Version, 0)), Digest: accepted.Document.Digest().String(), Unchanged: !changed,

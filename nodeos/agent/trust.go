@@ -52,7 +52,7 @@ type trustCopy struct {
 // until a document is pinned.
 func OpenTrustStore(dir string, now func() time.Time) (*TrustStore, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("create the directory of the trust document: %w", err)
+		return nil, fmt.Errorf("create the directory of the trust policy: %w", err)
 	}
 	s := &TrustStore{dir: dir, now: now}
 	var broken []error
@@ -73,7 +73,7 @@ func OpenTrustStore(dir string, now func() time.Time) (*TrustStore, error) {
 	}
 	if s.current == nil && len(broken) > 0 {
 		// Don't continue without a document: any caller could then pin one.
-		return nil, fmt.Errorf("read the trust document in %s: no readable copy: %w", dir, errors.Join(broken...))
+		return nil, fmt.Errorf("read the trust policy in %s: no readable copy: %w", dir, errors.Join(broken...))
 	}
 	return s, nil
 }
@@ -136,7 +136,7 @@ func marshalTrust(a *trust.Accepted) ([]byte, error) {
 	}
 	body, err := a.Marshal()
 	if err != nil {
-		return nil, fmt.Errorf("encode the trust document: %w", err)
+		return nil, fmt.Errorf("encode the trust policy: %w", err)
 	}
 	return body, nil
 }
@@ -152,11 +152,11 @@ func (s *TrustStore) store(accepted trust.Accepted) error {
 		s.serial++
 		data, err := json.Marshal(trustCopy{Format: 1, Serial: s.serial, Sum: hex.EncodeToString(sum[:]), Body: body})
 		if err != nil {
-			return fmt.Errorf("encode the trust document: %w", err)
+			return fmt.Errorf("encode the trust policy: %w", err)
 		}
 		path := s.path(int(s.serial % 2))
 		if err := files.WriteKeepMode(path, data, 0o600); err != nil {
-			return fmt.Errorf("store the trust document in %s: %w", path, err)
+			return fmt.Errorf("store the trust policy in %s: %w", path, err)
 		}
 		// One copy on disk is sufficient.
 		s.current = &accepted

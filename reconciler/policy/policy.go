@@ -113,7 +113,7 @@ func (r *Controller) accept(ctx context.Context, obj *v1alpha1.TrustPolicy, now 
 	if err := r.Store.SetTrust(ctx, next); err != nil {
 		return err
 	}
-	r.Event(obj, corev1.EventTypeNormal, "TrustAccepted", fmt.Sprintf("trust document version %d (%s) accepted", next.Document.Version, next.Document.Digest().Short()))
+	r.Event(obj, corev1.EventTypeNormal, "TrustAccepted", fmt.Sprintf("trust policy version %d (%s) accepted", next.Document.Version, next.Document.Digest().Short()))
 	return nil
 }
 
@@ -128,12 +128,12 @@ func pendingDigest(a trust.Accepted) trust.Digest {
 // unpinned rejects a first document without a pinned digest: otherwise whoever can
 // create the object would choose whom the cluster trusts.
 func unpinned(raw []byte) error {
-	found := "an unreadable document"
+	found := "an unreadable policy"
 	if doc, err := trust.OpenUnverified(raw); err == nil {
-		found = "document " + trust.DigestOf(doc).String()
+		found = "policy " + trust.DigestOf(doc).String()
 	}
 	return control.NewError(string(trust.PolicyMissing), false, fmt.Errorf(
-		"first trust document isn't pinned: found %s; if it is yours, set --trust-root-digest of the reconciler to that digest", found))
+		"first trust policy isn't pinned: found %s; if it is yours, set --trust-root-digest of the reconciler to that digest", found))
 }
 
 // setStatus shows the active document.

@@ -231,7 +231,7 @@ func (h *runtime) deliver(ctx context.Context, version int64, envelope []byte) {
 		if ctx.Err() != nil {
 			return
 		}
-		control.LogError(h.log, err, "deliver trust document", "host", id)
+		control.LogError(h.log, err, "deliver trust policy", "host", id)
 		h.recordDelivery(id, version, got, err)
 	}
 }

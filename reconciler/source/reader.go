@@ -137,7 +137,7 @@ func (s *runtimes) authorities() ([]git.Authority, error) {
 	role, ok := current.Document.Roles[trust.RoleGit]
 	if !ok || role.Threshold > 1 {
 		return nil, control.NewError(string(trust.ThresholdNotMet), true, fmt.Errorf(
-			"spec.verify.mode head requires role git with threshold 1; the trust document has threshold %d", role.Threshold))
+			"spec.verify.mode head requires role git with threshold 1; the trust policy has threshold %d", role.Threshold))
 	}
 	var out []git.Authority
 	for _, key := range current.Document.RoleKeys(trust.RoleGit) {
