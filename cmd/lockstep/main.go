@@ -68,9 +68,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
-		Short: "Keep cluster releases and node operating systems in lockstep with Git",
-		Long: `lockstep keeps a Kubernetes cluster and the operating systems of its nodes in
-lockstep with a Git repository.
+		Short: "Keep clusters and their node operating systems in sync with Git",
+		Long: `Keep a Kubernetes cluster and the operating systems of its nodes in sync with a
+Git repository.
 
 Exit codes: 0 success, 1 failure, 2 invalid input or a rejected release.`,
 		SilenceUsage:  true,

@@ -132,8 +132,8 @@ type verifyFlags struct {
 
 func (f *verifyFlags) register(cmd *cobra.Command) {
 	f.registryFlags.register(cmd)
-	cmd.Flags().StringVar(&f.policy, "trust-policy", "", "current trust envelope (root.json)")
-	cmd.Flags().StringVar(&f.name, "name", "", "name of the declaring object (default: the rules of all names must hold)")
+	cmd.Flags().StringVar(&f.policy, "trust-policy", "", "envelope of the current trust policy (root.json)")
+	cmd.Flags().StringVar(&f.name, "name", "", "name of the declaring object (default: check the rules of all names)")
 	cmd.Flags().StringVar(&f.source, "source", "", "URL of the declaring source")
 	cmd.Flags().StringVar(&f.cluster, "cluster", "", "name of the cluster (default: any)")
 	cmd.Flags().StringVar(&f.product, "product", "", "required product")
@@ -171,8 +171,10 @@ func verifyCommand(kind, use, short, example string) *cobra.Command {
 	var flags verifyFlags
 	cmd := &cobra.Command{
 		Use: use, Short: short, Example: example,
-		Long: short + `: signatures, product, version, revocations and floors by the
-policy in --trust-policy. Exit code 2 if it is rejected; the error names what was
+		Long: short + `.
+
+It checks signatures, product, version, revocations and floors against the policy
+in --trust-policy. The exit code is 2 if it is rejected; the error names what was
 found, what is required and how to fix it.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
