@@ -225,7 +225,7 @@ func history(b *strings.Builder, r Report) {
 	if n == 0 {
 		return
 	}
-	b.WriteString("<details><summary>History</summary>\n\n| | version | state | | started | completed |\n|---|---|---|---|---|---|\n")
+	b.WriteString("<details><summary>History</summary>\n\n| | version | state | signatures | started | completed |\n|---|---|---|---|---|---|\n")
 	b.WriteString(rows.String())
 	b.WriteString("\nComplete history: `history.jsonl`.\n\n</details>\n")
 }
