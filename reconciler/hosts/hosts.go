@@ -6,7 +6,7 @@
 // status.
 //
 // Plan and Status are pure; Syncer applies their results. The identity of a host
-// is pinned in its Host at enrolment and never changed here: a recreated Node
+// is pinned in its Host at enrollment and never changed here: a recreated Node
 // keeps its Host, and an agent with another identity is rejected. The OS in a
 // status is reported by the agent, for display; no decision depends on it.
 package hosts

@@ -151,9 +151,9 @@ func conditions(host *v1alpha1.Host, f Facts) []metav1.Condition {
 	mismatch := identityMismatch(f)
 	confirmed := metav1.Condition{Type: v1alpha1.ConditionConfirmed, Status: metav1.ConditionUnknown, Reason: "NotReported", Message: "no report from the agent yet"}
 	if f.State != nil && f.State.Facts.BootID != "" {
-		confirmed.Status, confirmed.Reason, confirmed.Message = metav1.ConditionFalse, "OnTrial", "the running image is on trial; the host may still roll back"
+		confirmed.Status, confirmed.Reason, confirmed.Message = metav1.ConditionFalse, "OnTrial", "the running OS is on trial; the host may still roll back"
 		if f.State.Facts.Booted.Confirmed {
-			confirmed.Status, confirmed.Reason, confirmed.Message = metav1.ConditionTrue, "Committed", "the running image is committed"
+			confirmed.Status, confirmed.Reason, confirmed.Message = metav1.ConditionTrue, "Committed", "the running OS is committed"
 		}
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Idle", Message: "the agent is connected and idle"}
@@ -185,7 +185,7 @@ func reachability(host *v1alpha1.Host, f Facts) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAgentReachable, Status: metav1.ConditionFalse, Reason: "Unreachable"}
 	switch {
 	case host.Spec.Identity == nil:
-		c.Reason, c.Message = "NotEnrolled", "no identity pinned; enrol the host, then set spec.identity.hostID"
+		c.Reason, c.Message = "NotEnrolled", "no identity pinned; issue its certificate, then set spec.identity.hostID"
 	case f.State == nil:
 		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "NotDialled", "no connection to the agent attempted yet"
 	case f.State.Connected:

@@ -37,7 +37,7 @@ func (c *checks) blockers(ctx context.Context, payloads ...*payload.Payload) ([]
 	if dying := c.engine.Deleting(); len(dying) > 0 {
 		out = append(out, precondition.Blocker{
 			Name: "ClusterRelease/" + c.name, Reason: reasonDeletionInProgress,
-			Message: fmt.Sprintf("%d objects are still being deleted, including %s", len(dying), dying[0]),
+			Message: fmt.Sprintf("objects still being deleted: %d, including %s", len(dying), dying[0]),
 		})
 	}
 	pools, err := haltedPools(ctx, c.cached)

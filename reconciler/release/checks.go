@@ -111,7 +111,7 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 	f.Prune, f.MaxPruned = policy.prune, policy.maxPercent
 	if n := len(current.Overrides); n > 0 {
 		f.Blockers = append(f.Blockers, precondition.Blocker{
-			Name: "ClusterRelease/" + c.name, Reason: "ClusterReleaseOverrides", Message: fmt.Sprintf("%d objects are unmanaged", n),
+			Name: "ClusterRelease/" + c.name, Reason: "ClusterReleaseOverrides", Message: fmt.Sprintf("objects unmanaged by overrides: %d", n),
 		})
 	}
 	others, err := c.blockers(ctx, current.Accepted, target)

@@ -89,7 +89,7 @@ func TestUpgradeableNamesAllObjections(t *testing.T) {
 		"two": {
 			ReleaseFacts{Spec: unmanaged, Objections: []Objection{etcd}},
 			metav1.ConditionFalse, ReasonMultiple,
-			"1 objects unmanaged by overrides; a new minor version may be incompatible with them; ClusterOperator/etcd: a member is down",
+			"objects unmanaged by overrides: 1; a new minor version may be incompatible with them; ClusterOperator/etcd: a member is down",
 		},
 	} {
 		tc.facts.Worker, tc.facts.Now = complete("1.1.0", imageA), start

@@ -343,7 +343,7 @@ func upgradeable(f ReleaseFacts) Condition {
 	objections := f.Objections
 	if n > 0 {
 		objections = slices.Insert(slices.Clone(objections), 0, Objection{
-			Reason: ReasonOverrides, Message: fmt.Sprintf("%d objects unmanaged by overrides; a new minor version may be incompatible with them", n),
+			Reason: ReasonOverrides, Message: fmt.Sprintf("objects unmanaged by overrides: %d; a new minor version may be incompatible with them", n),
 		})
 	}
 	if len(objections) == 0 {

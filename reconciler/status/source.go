@@ -61,7 +61,7 @@ func sourceVerified(f SourceFacts) Condition {
 	switch {
 	case f.Spec.Verify == nil:
 		return False(v1alpha1.ConditionSourceVerified, "Unverified",
-			"spec.verify is not set: anyone with push access controls the cluster; payload paths are rejected")
+			"commits not verified: spec.verify is not set, so anyone who can push controls the cluster; set spec.verify")
 	case f.Err != nil && slices.Contains(signatureReasons, f.Reason):
 		return False(v1alpha1.ConditionSourceVerified, f.Reason, f.Err.Error())
 	case f.Accepted != nil && f.Accepted.Signer != "":

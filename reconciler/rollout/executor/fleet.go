@@ -15,7 +15,7 @@ import (
 )
 
 // noIdentity is the message for a host without a pinned identity.
-const noIdentity = "no identity pinned; enrol the host, then set spec.identity.hostID of its Host"
+const noIdentity = "no identity pinned; issue its certificate, then set spec.identity.hostID of its Host"
 
 // Fleet implements Agents with the connections of a fleet.Fleet.
 type Fleet struct{ Fleet *fleet.Fleet }
