@@ -87,7 +87,7 @@ func testGitOutage(t *testing.T, s *stable) {
 	before := s.statusCommits(t)
 	s.w.Git.Proxy.Down()
 	defer s.w.Git.Proxy.Up()
-	contains(t, waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "False", "FetchFailed"), "goes on")
+	contains(t, waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "False", "FetchFailed"), "still at")
 	s.keepsRunning(t)
 	s.editedSpecIsPutBack(t, first, `{"spec":{"suspend":true}}`)
 
@@ -128,12 +128,12 @@ func testRegistryOutage(t *testing.T, s *stable) {
 	s.w.Reg.Proxy.Down()
 	defer s.w.Reg.Proxy.Up()
 	push(t, s.w, "platform 1.1.0", map[string]string{platformFile: declare(platform, "1.1.0", ref) + "  interval: 10s\n"})
-	contains(t, s.refused(t, platform, "1.1.0", "FetchFailed"), "tried again by itself")
+	contains(t, s.refused(t, platform, "1.1.0", "FetchFailed"), "retried automatically")
 	s.keepsRunning(t)
 
 	// A new process continues with the cached release.
 	s.restart(t)
-	contains(t, s.refused(t, platform, "1.1.0", "FetchFailed"), "tried again by itself")
+	contains(t, s.refused(t, platform, "1.1.0", "FetchFailed"), "retried automatically")
 	s.keepsRunning(t)
 	obj, err := getRelease(t.Context(), s.w, platform)
 	must(t, err)

@@ -112,7 +112,7 @@ func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // the
 		{"Unsigned", "1.1.0", func(t *testing.T, version string) string {
 			t.Helper()
 			return unsigned(t, w, platformRelease(version, nil))
-		}, "Unsigned", []string{"lockstep release sign", "tried again by itself"}},
+		}, "Unsigned", []string{"lockstep release sign", "retried automatically"}},
 		{"SignedByTheWrongKey", "1.1.1", func(t *testing.T, version string) string {
 			t.Helper()
 			ref := unsigned(t, w, platformRelease(version, nil))
