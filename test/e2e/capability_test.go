@@ -81,7 +81,7 @@ func TestACapabilityOutlivesTheSpecAndTheProcess(t *testing.T) {
 	}
 	page, err := w.Lockstep(t.Context(), "explain", "configmap/platform/insights")
 	must(t, err)
-	contains(t, page, "isn't in the cluster: ClusterRelease/platform 1.0.0 leaves it out: Capability: capability insights isn't enabled")
+	contains(t, page, "not found: excluded by ClusterRelease/platform 1.0.0: Capability: capability insights isn't enabled")
 
 	must(t, w.Reconciler.Kill())
 	push(t, w, "ask for no console", declared("1.0.0", first))
