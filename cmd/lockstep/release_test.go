@@ -206,7 +206,7 @@ func TestTrustInitCreatesAWorkingPolicy(t *testing.T) {
 	}
 }
 
-func TestSeveralPeopleSignATrustPolicyInTurn(t *testing.T) {
+func TestSeveralUsersSignATrustPolicyInTurn(t *testing.T) {
 	d := newDesk(t)
 	t.Setenv(passwordVariable, "correct horse")
 	d.must("trust", "init", "--profile", "team", "--dir", d.path("trust"), "--cluster", "prod")

@@ -53,11 +53,11 @@ spec:
     image: registry.example.com/release@sha256:0000000000000000000000000000000000000000000000000000000000000000
 `
 	for name, tc := range map[string]struct {
-		files map[string]string
-		path  string
-		args  []string
-		code  int
-		says  string
+		files   map[string]string
+		path    string
+		args    []string
+		code    int
+		message string
 	}{
 		"a valid directory":        {map[string]string{"a.yaml": release}, "", nil, 0, "valid: 1 objects\n  ClusterRelease/platform"},
 		"one file":                 {map[string]string{"a.yaml": release}, "a.yaml", []string{"-o", "name"}, 0, "clusterrelease/platform\n"},
@@ -67,8 +67,8 @@ spec:
 		"a path that isn't there":  {nil, "none", nil, exitFailed, "no such file"},
 		"an output that isn't one": {map[string]string{"a.yaml": release}, "", []string{"-o", "xml"}, exitInvalid, "want json or name"},
 	} {
-		if out, code := validateIn(t, tc.files, tc.path, tc.args...); code != tc.code || !strings.Contains(out, tc.says) {
-			t.Errorf("%s: exit %d, %q, want %d with %q", name, code, out, tc.code, tc.says)
+		if out, code := validateIn(t, tc.files, tc.path, tc.args...); code != tc.code || !strings.Contains(out, tc.message) {
+			t.Errorf("%s: exit %d, %q, want %d with %q", name, code, out, tc.code, tc.message)
 		}
 	}
 }
@@ -82,13 +82,13 @@ spec:
     version: 1.4.2
     image: registry.example.com/release@sha256:0000000000000000000000000000000000000000000000000000000000000000
 `
-	says, code := validateIn(t, map[string]string{
+	message, code := validateIn(t, map[string]string{
 		".git/HEAD":                  "ref: refs/heads/main\n",
 		".gitignore":                 "/bin/\n",
 		"bin/program":                strings.Repeat("x", 65<<20), // more than a tree may have
 		"clusters/prod/release.yaml": release,
 	}, "clusters/prod")
 	if code != 0 {
-		t.Errorf("exit code %d: %s; ignored files aren't part of a commit", code, says)
+		t.Errorf("exit code %d: %s; ignored files aren't part of a commit", code, message)
 	}
 }

@@ -217,7 +217,7 @@ func TestEmptyAndMissingPathsAreErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fs         fs.FS
 		path, want string
-		says       string
+		message    string
 	}{
 		"a missing path": {files("clusters/prod/a.yaml", release), "clusters/prd", ReasonPathNotFound, `did you mean "clusters/prod"`},
 		"an empty one":   {files("clusters/prod/README.md", "x"), "clusters/prod", ReasonEmpty, "contains no documents"},
@@ -225,7 +225,7 @@ func TestEmptyAndMissingPathsAreErrors(t *testing.T) {
 		"an empty base":  {files("kustomization.yaml", "resources: []\n"), "", ReasonEmpty, ""},
 		"a path outside": {files("a.yaml", release), "../x", ReasonInvalid, "inside"},
 	} {
-		if reason, got := reject(t, d, Request{FS: tc.fs, Path: tc.path}); reason != tc.want || !strings.Contains(got, tc.says) {
+		if reason, got := reject(t, d, Request{FS: tc.fs, Path: tc.path}); reason != tc.want || !strings.Contains(got, tc.message) {
 			t.Errorf("%s: %s %q, want %s", name, reason, got, tc.want)
 		}
 	}

@@ -208,8 +208,8 @@ func (p *Publisher) pushed(h, rewritten plumbing.Hash) sources.Pushed {
 // the branch only if it hasn't moved.
 func (p *Publisher) push(ctx context.Context, s transport.ReceivePackSession, adv *packp.AdvRefs, tree builtTree, c built, tip plumbing.Hash) error {
 	req := packp.NewReferenceUpdateRequestFromCapabilities(adv.Capabilities)
-	said := &tail{}
-	req.Progress = said
+	output := &tail{}
+	req.Progress = output
 	agent := "lockstep"
 	var body bytes.Buffer
 	if adv.Capabilities.Supports(capability.PushOptions) {
@@ -237,7 +237,7 @@ func (p *Publisher) push(ctx context.Context, s transport.ReceivePackSession, ad
 	req.Packfile = io.NopCloser(&body)
 	report, err := s.ReceivePack(ctx, req)
 	if report != nil {
-		return judgeReport(report, said.String())
+		return judgeReport(report, output.String())
 	}
 	return err
 }
@@ -264,7 +264,7 @@ var races = []string{
 }
 
 // judgeReport returns the result of the command.
-func judgeReport(report *packp.ReportStatus, said string) error {
+func judgeReport(report *packp.ReportStatus, output string) error {
 	if report.UnpackStatus != "ok" {
 		return fmt.Errorf("the server couldn't unpack the commit: %s", sanitize.Line(report.UnpackStatus))
 	}
@@ -278,14 +278,14 @@ func judgeReport(report *packp.ReportStatus, said string) error {
 				return fmt.Errorf("%w: %s", errLostRace, sanitize.Line(s.Status))
 			}
 		}
-		return denied(s.Status + " " + said)
+		return denied(s.Status + " " + output)
 	}
 	return nil
 }
 
-func denied(said string) *Error {
+func denied(output string) *Error {
 	return refuse(ReasonStatusPushDenied, fmt.Sprintf("the server rejects pushes to the status branch: %s. "+
-		"Allow the push credentials to create and update refs/heads/%s*; retried hourly", sanitize.Line(said), StatusBranchPrefix))
+		"Allow the push credentials to create and update refs/heads/%s*; retried hourly", sanitize.Line(output), StatusBranchPrefix))
 }
 
 // pushError adds the reason to an error that isn't a lost race.

@@ -145,13 +145,13 @@ func (s *sshSession) explain(ctx context.Context, err error) error {
 		return err
 	}
 	_ = s.run.Wait() // the standard error is complete after Wait
-	said := s.stderr.String()
+	output := s.stderr.String()
 	for _, missing := range []string{"not found", "does not appear to be a git repository", "does not exist", "no such repository", "could not be found"} {
-		if strings.Contains(strings.ToLower(said), missing) {
-			return fmt.Errorf("%w: %s", transport.ErrRepositoryNotFound, sanitize.Line(said))
+		if strings.Contains(strings.ToLower(output), missing) {
+			return fmt.Errorf("%w: %s", transport.ErrRepositoryNotFound, sanitize.Line(output))
 		}
 	}
-	return fmt.Errorf("the server closed the connection: %s", sanitize.Line(said))
+	return fmt.Errorf("the server closed the connection: %s", sanitize.Line(output))
 }
 
 // UploadPack implements transport.UploadPackSession.

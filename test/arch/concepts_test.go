@@ -15,8 +15,8 @@ import (
 // row is a row of a concept table: the name there and the place here.
 var row = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (`([^`]+)`|none|not yet) \\| .+ \\|$")
 
-// TestConceptsAreWhereTheReferenceSays finds every place in the source.
-func TestConceptsAreWhereTheReferenceSays(t *testing.T) {
+// TestConceptsAreAtTheirPlaces finds every place in the source.
+func TestConceptsAreAtTheirPlaces(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root(t), "docs", "reference", "concepts.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -62,7 +62,7 @@ func TestEveryFileNamesItsLicence(t *testing.T) {
 	}
 }
 
-func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+func TestEveryPackageHasAComment(t *testing.T) {
 	documented := map[string]bool{}
 	for _, f := range files(t) {
 		dir := filepath.Dir(f.path)

@@ -179,7 +179,7 @@ func (w *whole) bring(ctx context.Context, b *bench, what string, done func() er
 		return c, err
 	}
 	began := time.Now()
-	if err := w.look(ctx); err != nil {
+	if err := w.fetch(ctx); err != nil {
 		return c, err
 	}
 	if err := done(); err != nil {

@@ -42,7 +42,7 @@ func idleRows(ctx context.Context, b *bench) ([]result, error) {
 		if _, err := w.commit(ctx, map[string]string{declared + product + ".yaml": declare(product, "1.0.0", ref)}); err != nil {
 			return err
 		}
-		if err := w.look(ctx); err != nil {
+		if err := w.fetch(ctx); err != nil {
 			return err
 		}
 		if err := w.applied(ctx, product, "1.0.0"); err != nil {

@@ -125,8 +125,8 @@ func (w *whole) commit(ctx context.Context, files map[string]string) (string, er
 	return hash, w.Git.Push(ctx, "main")
 }
 
-// look requests a fetch of the repository, as a webhook does.
-func (w *whole) look(ctx context.Context) error {
+// fetch requests a fetch of the repository, as a webhook does.
+func (w *whole) fetch(ctx context.Context) error {
 	source := &v1alpha1.GitSource{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.Namespace, Name: "fleet"}}
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationRequestedAt, time.Now().UTC().Format(time.RFC3339Nano))
 	if err := w.Client.Patch(ctx, source, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {

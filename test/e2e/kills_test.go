@@ -182,14 +182,14 @@ func (k *killing) killedOnTheWay(t *testing.T, to string) bool {
 		changes = 1 + k.random.IntN(mostKillChanges)
 	}
 	from := k.st.count()
-	look, ask := time.NewTicker(2*time.Millisecond), time.NewTicker(200*time.Millisecond)
-	defer look.Stop()
+	check, ask := time.NewTicker(2*time.Millisecond), time.NewTicker(200*time.Millisecond)
+	defer check.Stop()
 	defer ask.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		select {
-		case <-look.C:
+		case <-check.C:
 			written, err := k.lines()
 			must(t, err)
 			if written >= lines || k.st.count()-from >= changes {

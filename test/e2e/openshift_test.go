@@ -191,8 +191,8 @@ func (o *openshiftEnv) isAppliedAsFarAsItCanBe(t *testing.T) map[string]logLine 
 		var wrong []string
 		for i := range o.payload.Manifests {
 			id := o.payload.Manifests[i].ID
-			if _, told := refused[id.String()]; told == applied[id] {
-				wrong = append(wrong, fmt.Sprintf("%s: applied %t, told %t", id, applied[id], told))
+			if _, logged := refused[id.String()]; logged == applied[id] {
+				wrong = append(wrong, fmt.Sprintf("%s: applied %t, told %t", id, applied[id], logged))
 			}
 		}
 		if len(wrong) > 0 {

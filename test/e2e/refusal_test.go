@@ -25,7 +25,7 @@ func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // the 
 		rule, key string
 		files     map[string]string
 		reason    string
-		says      []string
+		message   []string
 	}{
 		{
 			"TwoDocumentsForOneObject", s.w.Key("admin"),
@@ -72,7 +72,7 @@ func TestARefusedCommitChangesNothing(t *testing.T) { //nolint:tparallel // the 
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			hash := pushAs(t, s.w, tc.key, tc.rule, tc.files)
-			contains(t, s.rejected(t, hash, tc.reason), tc.says...)
+			contains(t, s.rejected(t, hash, tc.reason), tc.message...)
 			s.keepsRunning(t)
 		})
 	}
@@ -107,7 +107,7 @@ func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // the
 		rule, version string
 		make          func(t *testing.T, version string) string
 		reason        string
-		says          []string
+		message       []string
 	}{
 		{"Unsigned", "1.1.0", func(t *testing.T, version string) string {
 			t.Helper()
@@ -179,7 +179,7 @@ func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // the
 			defer w.Reg.Tamper("")
 			ref := tc.make(t, tc.version)
 			s.declares(t, tc.version, ref)
-			contains(t, s.refused(t, platform, tc.version, tc.reason), tc.says...)
+			contains(t, s.refused(t, platform, tc.version, tc.reason), tc.message...)
 			s.keepsRunning(t)
 		})
 	}

@@ -115,7 +115,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer ticker.Stop()
 	nodes := map[string]*node{}
 	for {
-		if err := cfg.look(ctx, nodes); err != nil && ctx.Err() == nil {
+		if err := cfg.sync(ctx, nodes); err != nil && ctx.Err() == nil {
 			cfg.Log.Warn("look at the machines", zap.Error(err))
 		}
 		select {
@@ -126,8 +126,8 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// look finds the machines and updates each Node.
-func (cfg Config) look(ctx context.Context, nodes map[string]*node) error {
+// sync finds the machines and updates each Node.
+func (cfg Config) sync(ctx context.Context, nodes map[string]*node) error {
 	entries, err := os.ReadDir(cfg.Root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // no machine yet
