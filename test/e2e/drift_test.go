@@ -116,7 +116,7 @@ func (d drifting) isRepaired(t *testing.T) {
 			return err
 		}
 		if now.GetUID() != before.GetUID() {
-			t.Fatalf("%s was made anew instead of repaired", d.name)
+			t.Fatalf("%s was recreated instead of repaired", d.name)
 		}
 		return d.asDeclared(now)
 	}))

@@ -215,7 +215,7 @@ func TestAKillAtAnyStepReachesTheSameState(t *testing.T) {
 	}
 	for name, uid := range managedUIDs(t, w) {
 		if was, ok := uids[name]; ok && was != uid && name != probe(0) && name != probe(1) {
-			t.Errorf("%s was made anew", name)
+			t.Errorf("%s was recreated", name)
 		}
 	}
 	s.keepsRunning(t)

@@ -96,7 +96,7 @@ func TestFiftyKillsLoseNothing(t *testing.T) {
 	}
 	for name, uid := range before {
 		if after[name] != uid && k.deleted[name] == 0 {
-			t.Errorf("%s was made anew, or is gone", name)
+			t.Errorf("%s was recreated, or is gone", name)
 		}
 	}
 	k.keepsRunning(t)
@@ -202,9 +202,9 @@ func (k *killing) killedOnTheWay(t *testing.T, to string) bool {
 				return false
 			}
 		case <-k.w.Reconciler.Done():
-			t.Fatalf("the reconciler ended by itself:\n%s", k.w.Reconciler.Tail(10))
+			t.Fatalf("the reconciler exited:\n%s", k.w.Reconciler.Tail(10))
 		case <-ctx.Done():
-			t.Fatalf("%s isn't level after a minute", to)
+			t.Fatalf("%s isn't complete after a minute", to)
 		}
 	}
 }
@@ -249,7 +249,7 @@ func (s *stream) judge(e watchEvent) {
 		wrong("%s was changed from version %q", e.name, e.before)
 	}
 	if uid := s.uids[e.name]; !e.deleted && uid != "" && uid != e.uid {
-		wrong("%s was made anew", e.name)
+		wrong("%s was recreated", e.name)
 	}
 }
 
@@ -289,7 +289,7 @@ func TestTheWatchFindsEveryWrongStep(t *testing.T) {
 		"goes back":               {watchEvent{name: "a", version: "1", before: "2", uid: "x"}, true},
 		"goes where nobody asked": {watchEvent{name: "a", version: "3", before: "1", uid: "x"}, true},
 		"is deleted when reached": {watchEvent{name: "a", version: "2", before: "2", uid: "x", deleted: true}, true},
-		"is made anew":            {watchEvent{name: "a", version: "2", before: "1", uid: "other"}, true},
+		"is recreated":            {watchEvent{name: "a", version: "2", before: "1", uid: "other"}, true},
 	} {
 		s := &stream{from: "1", to: "2", uids: map[string]types.UID{"a": "x"}}
 		s.judge(tc.event)
