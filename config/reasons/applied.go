@@ -97,6 +97,8 @@ func health() Group {
 			{"NotEstablished", Automatic, "a CRD isn't served yet", ""},
 			{"APIServiceNotAvailable", Automatic, "an API service isn't available", "check its Service, its pods and its CA bundle"},
 			{"ClaimLost", Operator, "the volume of a PersistentVolumeClaim no longer exists", "restore it, or delete the claim if its data isn't needed"},
+			{"ClaimPending", Automatic, "a PersistentVolumeClaim isn't bound to a volume yet", "check the provisioner of its storage class"},
+			{"StorageClassMissing", Automatic, "a PersistentVolumeClaim names a storage class that doesn't exist, and no volume matches", "create the class, or recreate the claim with another one"},
 			{"ClusterOperatorNoVersions", Operator, "the manifest of a ClusterOperator lists no versions to wait for", "list at least its version as `operator` in the manifest's `status.versions`"},
 			{"ClusterOperatorNotAvailable", Automatic, "a ClusterOperator isn't available", "check that operator"},
 			{"ClusterOperatorUpdating", Automatic, "a ClusterOperator hasn't reached the release's versions yet", ""},

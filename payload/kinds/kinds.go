@@ -76,7 +76,8 @@ const (
 	CRDHealth
 	// ServiceHealth waits for the address of a load balancer.
 	ServiceHealth
-	// ClaimHealth accepts a claim that no pod uses yet.
+	// ClaimHealth waits for a volume, unless the claim's storage class provides it
+	// to the first pod that uses it.
 	ClaimHealth
 	// APIServiceHealth waits for an aggregated API to be available.
 	APIServiceHealth

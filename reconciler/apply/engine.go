@@ -79,6 +79,9 @@ type Change struct {
 	// must not be evaluated on an older version.
 	UID             string
 	ResourceVersion string
+	// Respecified is the object in the response if the apply increased its
+	// generation, else nil: its status describes the former specification.
+	Respecified *live.Object
 	// Finished is true for a Job that completed and was removed by its TTL.
 	Finished bool
 	// Failed is the error of a Job that failed and was removed by its TTL; nil

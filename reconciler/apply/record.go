@@ -50,7 +50,23 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	if en.Record != before {
 		s.store.Touch(en)
 	}
-	return changeOf(r.it, action)
+	ch := changeOf(r.it, action)
+	if generation := ob.generation(); generation > 0 && o.Generation > generation {
+		ch.Respecified = o
+	}
+	return ch
+}
+
+// generation returns the object's generation before the apply, 0 if it is
+// unknown or the object didn't exist.
+func (o *observation) generation() int64 {
+	switch {
+	case o.initial != nil:
+		return o.initial.Generation
+	case o.object != nil:
+		return o.object.Generation
+	}
+	return 0
 }
 
 // actionOf returns what the apply did.

@@ -8,7 +8,8 @@
 // kind (for example Job, CustomResourceDefinition, ClusterOperator, NodeOS);
 // kstatus. A state older than the response to the apply is never evaluated, and
 // an object with an observedGeneration is ready only once its controller
-// observed the latest generation.
+// observed the latest generation. Without one, a status from before the apply
+// counts only after a short delay.
 package health
 
 import (
@@ -98,28 +99,42 @@ func NewChecker(cache *live.Cache, now func() time.Time) (*Checker, error) {
 // evaluator evaluates an object by the contract of its kind.
 type evaluator func(m *payload.Manifest, body *unstructured.Unstructured) Verdict
 
-// Check evaluates the manifest's object in its cached state. since is the
-// resource version of the response to the apply; an older state is reported as
-// ReasonNotObserved.
-func (c *Checker) Check(ctx context.Context, m *payload.Manifest, since string) Verdict {
-	return c.check(ctx, m, since, Evaluate)
+// Applied describes the response to the apply after which an object is
+// evaluated.
+type Applied struct {
+	// ResourceVersion of the response; an older state is ReasonNotObserved. Empty
+	// accepts any state.
+	ResourceVersion string
+	// Outdated is the DigestOf the response if the apply changed the
+	// specification, else "". While the object has this digest, no controller
+	// has written to it since.
+	Outdated string
+}
+
+// DigestOf returns a digest of what controllers write to an object: its status
+// and the fields of other managers.
+func DigestOf(status, others live.Hash) string { return status.String() + "/" + others.String() }
+
+// Check evaluates the manifest's object in its cached state.
+func (c *Checker) Check(ctx context.Context, m *payload.Manifest, applied Applied) Verdict {
+	return c.check(ctx, m, applied, Evaluate)
 }
 
 // checkSteady evaluates an object that isn't being rolled out.
 func (c *Checker) checkSteady(ctx context.Context, m *payload.Manifest) Verdict {
-	return c.check(ctx, m, "", evaluateSteady)
+	return c.check(ctx, m, Applied{}, evaluateSteady)
 }
 
-func (c *Checker) check(ctx context.Context, m *payload.Manifest, since string, by evaluator) Verdict {
+func (c *Checker) check(ctx context.Context, m *payload.Manifest, applied Applied, by evaluator) Verdict {
 	if m.Delete || m.Wait == payload.WaitNone {
 		return Verdict{Ready: true}
 	}
 	view := c.cache.Get(m.ID)
 	switch view.State {
 	case live.Absent:
-		return evaluateAbsent(view, since)
+		return evaluateAbsent(view, applied.ResourceVersion)
 	case live.Present:
-		return c.evaluatePresent(ctx, m, view.Object, since, by)
+		return c.evaluatePresent(ctx, m, view.Object, applied, by)
 	case live.Unknown:
 	}
 	return Verdict{Reason: ReasonUnwatchable, Message: "kind isn't watched yet"}
@@ -137,9 +152,9 @@ func evaluateAbsent(view live.View, since string) Verdict {
 	}
 }
 
-func (c *Checker) evaluatePresent(ctx context.Context, m *payload.Manifest, o *live.Object, since string, by evaluator) Verdict {
+func (c *Checker) evaluatePresent(ctx context.Context, m *payload.Manifest, o *live.Object, applied Applied, by evaluator) Verdict {
 	switch {
-	case older(o.ResourceVersion, since):
+	case older(o.ResourceVersion, applied.ResourceVersion):
 		return Verdict{Reason: ReasonNotObserved, Message: "latest change not in the watch cache yet"}
 	case o.Deleting:
 		return Verdict{Reason: ReasonTerminating, Message: fmt.Sprintf("object is being deleted; finalizers: %.200q", o.Finalizers())}
@@ -147,11 +162,20 @@ func (c *Checker) evaluatePresent(ctx context.Context, m *payload.Manifest, o *l
 		return Verdict{Ready: true}
 	case o.Body == nil:
 		return Verdict{Reason: ReasonNotObserved, Message: "object status not in the watch cache yet"}
-	case m.Health != "":
-		return c.rules.evaluate(ctx, m, o.Body)
-	default:
-		return by(m, o.Body)
 	}
+	var v Verdict
+	if m.Health != "" {
+		v = c.rules.evaluate(ctx, m, o.Body)
+	} else {
+		v = by(m, o.Body)
+	}
+	switch {
+	case v.Reason == reasonClaimPending:
+		return pendingClaim(v, o.Body, c.cache.Get(classOf(o.Body)))
+	case v.Ready && applied.Outdated == DigestOf(o.Status, o.OtherManagers) && undated(m, o.Body):
+		return Verdict{Reason: ReasonNotObserved, Message: "status is that of the former specification; its controller hasn't reported since the apply"}
+	}
+	return v
 }
 
 // Budget is the time in which an object must become ready.
@@ -169,10 +193,15 @@ const minWait = 5 * time.Second
 // budget spent so far.
 type Progress func(v Verdict, spent time.Duration)
 
+// settleAfter is how long a status from before the apply doesn't count if
+// nothing in it names the generation that it describes. A controller that has
+// nothing new to report writes no status.
+const settleAfter = 10 * time.Second
+
 // Wait waits until the manifest's object is ready. It returns an *Error when the
 // object failed or the budget is spent, or the cause of ctx. Time with
 // Verdict.Waiting doesn't count against the budget. progress may be nil.
-func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, budget Budget, progress Progress) error {
+func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, applied Applied, budget Budget, progress Progress) error {
 	if live.NeedsBody(m) {
 		in := live.Interest{ID: m.ID, GVK: m.GVK, Body: true}
 		c.cache.Track(in)
@@ -180,20 +209,33 @@ func (c *Checker) Wait(ctx context.Context, m *payload.Manifest, since string, b
 	}
 	changes, stop := c.cache.Changes(m.ID)
 	defer stop()
-	w := newWaiter(m, budget, c.now(), progress)
+	class := classWatch{cache: c.cache}
+	defer class.stop()
+	began := c.now()
+	w := newWaiter(m, budget, began, progress)
 	timer := time.NewTimer(w.remaining())
 	defer timer.Stop()
 	for {
-		v := c.Check(ctx, m, since)
+		now := c.now()
+		settling := settleAfter - now.Sub(began)
+		if settling <= 0 {
+			applied.Outdated = ""
+		}
+		v := c.Check(ctx, m, applied)
 		if v.Ready {
 			return nil
 		}
-		if err := w.step(v, c.now()); err != nil {
+		if err := w.step(v, now); err != nil {
 			return err
 		}
-		timer.Reset(w.remaining())
+		wait := w.remaining()
+		if applied.Outdated != "" {
+			wait = min(wait, settling)
+		}
+		timer.Reset(wait)
 		select {
 		case <-changes:
+		case <-class.follow(m.ID):
 		case <-timer.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -106,11 +106,16 @@ apiVersion: apiregistration.k8s.io/v1
 kind: APIService
 metadata: {name: v1.example.com}
 status: {conditions: [{type: Available, status: "False", reason: FailedDiscoveryCheck, message: no endpoints}]}`, reason: "APIServiceNotAvailable"},
-		"a PersistentVolumeClaim without a consumer": {body: `
+		"an unbound PersistentVolumeClaim": {body: `
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: x}
-status: {phase: Pending}`, ready: true},
+status: {phase: Pending}`, reason: "ClaimPending"},
+		"a bound PersistentVolumeClaim": {body: `
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: x}
+status: {phase: Bound}`, ready: true},
 		"a PersistentVolumeClaim whose volume is lost": {body: `
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -126,6 +131,21 @@ apiVersion: example.com/v1
 kind: Widget
 metadata: {name: x, generation: 2}
 status: {observedGeneration: 1, conditions: [{type: Ready, status: "False", reason: NotApplicable, message: no such hardware}]}`, reason: ReasonInProgress},
+		"a custom resource whose Ready condition describes an older generation": {body: `
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: x, generation: 2}
+status: {conditions: [{type: Ready, status: "True", observedGeneration: 1}]}`, reason: ReasonInProgress},
+		"a custom resource whose Ready condition describes the generation": {body: `
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: x, generation: 2}
+status: {conditions: [{type: Ready, status: "True", observedGeneration: 2}]}`, ready: true},
+		"an APIService that is not applicable": {body: `
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.example.com}
+status: {conditions: [{type: Available, status: "False", reason: NotApplicable}]}`, ready: true},
 		"a NodeOS that isn't observed": {body: `
 apiVersion: lockstep.dev/v1alpha1
 kind: NodeOS
@@ -219,6 +239,7 @@ func TestEvaluateClusterOperator(t *testing.T) {
 		"one operand of two is old": {want: "{name: operator, version: 2.0.0}, {name: server, version: 7.1.0}", versions: "{name: operator, version: 2.0.0}, {name: server, version: 7.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `server is "7.0.0", want "7.1.0"`},
 		"no version is reported":    {want: "{name: operator, version: 2.0.0}", conditions: good, reason: "ClusterOperatorUpdating", message: `operator is "", want "2.0.0"`},
 		"available at the versions": {want: "{name: operator, version: 2.0.0}", versions: "{name: other, version: 3.0.0}, {name: operator, version: 2.0.0}", conditions: good, ready: true},
+		"it isn't applicable":       {want: "{name: operator, version: 2.0.0}", conditions: `{type: Available, status: "False", reason: NotApplicable, message: no such cloud}`, ready: true},
 		"Disabled is True":          {want: "{name: operator, version: 2.0.0}", conditions: `{type: Disabled, status: "True", reason: UnsupportedPlatform}`, ready: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -398,5 +419,54 @@ func TestFailureEndsTheWaitImmediately(t *testing.T) {
 	var failed *Error
 	if err := w.step(Verdict{Failed: true, Reason: "JobFailed", Message: "x"}, time.Time{}); !errors.As(err, &failed) || failed.Reason() != "JobFailed" {
 		t.Errorf("err = %v, want JobFailed", err)
+	}
+}
+
+func TestAnUnboundClaimNamesWhatItWaitsFor(t *testing.T) {
+	class := func(mode string) live.View {
+		body := decode(t, "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: fast}\nvolumeBindingMode: "+mode)
+		return live.View{State: live.Present, Object: &live.Object{Body: body}}
+	}
+	for name, tc := range map[string]struct {
+		spec            string
+		class           live.View
+		ready           bool
+		reason, message string
+	}{
+		"no class":                    {spec: "{}", class: live.View{State: live.Absent}, reason: reasonClaimPending, message: "names no storage class"},
+		"a volume":                    {spec: "{volumeName: disk-1, storageClassName: fast}", class: class("Immediate"), reason: reasonClaimPending, message: "PersistentVolume disk-1"},
+		"a missing class":             {spec: "{storageClassName: fast}", class: live.View{State: live.Absent}, reason: reasonStorageClassMissing, message: "StorageClass fast not found"},
+		"an unwatched class":          {spec: "{storageClassName: fast}", class: live.View{}, reason: ReasonNotObserved, message: "fast"},
+		"a provisioner":               {spec: "{storageClassName: fast}", class: class("Immediate"), reason: reasonClaimPending, message: "by StorageClass fast"},
+		"the first pod that needs it": {spec: "{storageClassName: fast}", class: class("WaitForFirstConsumer"), ready: true},
+	} {
+		claim := decode(t, "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: x}\nspec: "+tc.spec)
+		v := pendingClaim(evaluateClaim(claim), claim, tc.class)
+		if v.Ready != tc.ready || v.Reason != tc.reason || !strings.Contains(v.Message, tc.message) {
+			t.Errorf("waiting for %s: %+v, want ready %t, reason %q, message with %q", name, v, tc.ready, tc.reason, tc.message)
+		}
+	}
+}
+
+func TestOnlyAStatusWithoutAGenerationIsUndated(t *testing.T) {
+	const head = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: x, generation: 2}\n"
+	for name, tc := range map[string]struct {
+		status, health string
+		want           bool
+	}{
+		"no status":                            {"{}", "", false},
+		"a condition that isn't a summary":     {`{conditions: [{type: Synced, status: "True"}]}`, "", false},
+		"a Ready condition":                    {`{conditions: [{type: Ready, status: "True"}]}`, "", true},
+		"a Ready condition with a generation":  {`{conditions: [{type: Ready, status: "True", observedGeneration: 2}]}`, "", false},
+		"an observedGeneration":                {`{observedGeneration: 2, conditions: [{type: Ready, status: "True"}]}`, "", false},
+		"a phase with a rule":                  {"{phase: Running}", "status.phase == 'Running'", true},
+		"a phase with a rule and a generation": {"{phase: Running, observedGeneration: 2}", "status.phase == 'Running'", false},
+	} {
+		body := decode(t, head+"status: "+tc.status)
+		m := manifestOf(t, body, "")
+		m.Health = tc.health
+		if got := undated(m, body); got != tc.want {
+			t.Errorf("%s: undated is %t, want %t", name, got, tc.want)
+		}
 	}
 }

@@ -20,7 +20,7 @@ import (
 // Evaluate evaluates a live object by the contract of its kind. It is pure. It
 // ignores the manifest's health expression.
 func Evaluate(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
-	if m.Wait == payload.WaitNone {
+	if m.Wait == payload.WaitNone || notApplicable(body) {
 		return Verdict{Ready: true}
 	}
 	switch kinds.Of(m.GVK.GroupKind()).Health {
@@ -45,8 +45,8 @@ func Evaluate(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
 
 // evaluateGeneric evaluates by kstatus.
 func evaluateGeneric(m *payload.Manifest, body *unstructured.Unstructured) Verdict {
-	if notApplicable(body) {
-		return Verdict{Ready: true}
+	if !observed(body) {
+		return Verdict{Reason: ReasonInProgress, Message: "latest generation not observed by the object's controller yet"}
 	}
 	result, err := status.Compute(body)
 	if err != nil {
@@ -164,17 +164,6 @@ func evaluateSteady(m *payload.Manifest, body *unstructured.Unstructured) Verdic
 	return v
 }
 
-// evaluateClaim accepts an unbound claim: with the binding mode
-// WaitForFirstConsumer it is bound when its first pod is scheduled, and that pod
-// may come later in the release.
-func evaluateClaim(body *unstructured.Unstructured) Verdict {
-	phase, _, _ := unstructured.NestedString(body.Object, "status", "phase")
-	if phase == "Lost" {
-		return Verdict{Failed: true, Reason: "ClaimLost", Message: "volume of the claim no longer exists; restore it or delete the claim"}
-	}
-	return Verdict{Ready: true}
-}
-
 // evaluateClusterOperator evaluates by the CVO contract: the operator must report
 // the versions in the manifest's status, Available=True and Degraded=False. A
 // missing condition counts as unhealthy. A Disabled operator is ready.
@@ -260,13 +249,49 @@ func evaluateNodeOS(m *payload.Manifest, body *unstructured.Unstructured) Verdic
 // observed reports whether the controller observed the object's latest
 // generation. An object without an observedGeneration counts as observed.
 func observed(body *unstructured.Unstructured) bool {
+	generation, found := observedGeneration(body)
+	return !found || generation >= body.GetGeneration()
+}
+
+// observedGeneration returns the generation that the status describes: its own
+// observedGeneration, else that of the first summary condition which has one.
+func observedGeneration(body *unstructured.Unstructured) (generation int64, found bool) {
 	generation, found, err := unstructured.NestedInt64(body.Object, "status", "observedGeneration")
-	return err != nil || !found || generation >= body.GetGeneration()
+	if found || err != nil {
+		return generation, err == nil
+	}
+	for _, name := range summaryConditions {
+		if c := condition(body, name); c.generation > 0 {
+			return c.generation, true
+		}
+	}
+	return 0, false
+}
+
+// summaryConditions are the conditions by which kstatus and this package decide.
+var summaryConditions = []string{"Ready", "Available", "Reconciling", "Stalled"}
+
+// undated reports whether a status that makes the object ready doesn't show
+// which generation it describes.
+func undated(m *payload.Manifest, body *unstructured.Unstructured) bool {
+	if _, dated := observedGeneration(body); dated {
+		return false
+	}
+	if m.Health != "" {
+		status, _, _ := unstructured.NestedFieldNoCopy(body.Object, "status")
+		return status != nil
+	}
+	return kinds.Of(m.GVK.GroupKind()).Health == kinds.Kstatus &&
+		slices.ContainsFunc(summaryConditions, func(name string) bool { return condition(body, name).status != "" })
 }
 
 // conditionState is one condition of an object. Only kind is set if the object
 // doesn't have it.
-type conditionState struct{ kind, status, reason, message string }
+type conditionState struct {
+	kind, status, reason, message string
+	// generation is the condition's observedGeneration, 0 without one.
+	generation int64
+}
 
 // String returns the condition as sanitized text for a message.
 func (c conditionState) String() string {
@@ -295,6 +320,7 @@ func condition(body *unstructured.Unstructured, kind string) conditionState {
 		c.status, _ = entry["status"].(string)
 		c.reason, _ = entry["reason"].(string)
 		c.message, _ = entry["message"].(string)
+		c.generation, _ = entry["observedGeneration"].(int64)
 		return c
 	}
 	return conditionState{kind: kind}

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
@@ -25,16 +26,23 @@ type Monitor struct {
 	// resend makes Run report unchanged verdicts once more.
 	resend bool
 
-	// reported holds the last reported verdicts; only Run uses it.
+	// reported holds the last reported verdicts, and classes the storage classes
+	// of the claims that aren't ready; only Run uses them.
 	reported map[payload.ObjectID]Verdict
+	classes  map[payload.ObjectID]*classWatch
 }
 
 // NewMonitor returns a Monitor without objects. Run calls report, from one
 // goroutine, with the first verdict of each object and with each changed one.
 // Close the monitor when it isn't used anymore.
 func (c *Checker) NewMonitor(report func(m *payload.Manifest, v Verdict)) *Monitor {
-	m := &Monitor{checker: c, report: report, manifests: map[payload.ObjectID]*payload.Manifest{}, reported: map[payload.ObjectID]Verdict{}}
-	m.sub = c.cache.Subscribe(func(id payload.ObjectID) bool { return m.manifest(id) != nil })
+	m := &Monitor{
+		checker: c, report: report, manifests: map[payload.ObjectID]*payload.Manifest{},
+		reported: map[payload.ObjectID]Verdict{}, classes: map[payload.ObjectID]*classWatch{},
+	}
+	m.sub = c.cache.Subscribe(func(id payload.ObjectID) bool {
+		return id.GroupKind() == storageClass.GroupKind() || m.manifest(id) != nil
+	})
 	return m
 }
 
@@ -84,6 +92,11 @@ func (m *Monitor) manifest(id payload.ObjectID) *payload.Manifest {
 
 // Run monitors the objects until ctx ends. It must be called once.
 func (m *Monitor) Run(ctx context.Context) {
+	defer func() {
+		for _, class := range m.classes {
+			class.stop()
+		}
+	}()
 	for {
 		select {
 		case <-ctx.Done():
@@ -105,12 +118,19 @@ func (m *Monitor) Run(ctx context.Context) {
 // check evaluates one object and reports a changed verdict. Objects that can't
 // be evaluated now or are being recreated are left to sync attempts and repairs.
 func (m *Monitor) check(ctx context.Context, id payload.ObjectID) {
+	for claim, class := range m.classes {
+		if class.class.ID == id {
+			m.check(ctx, claim)
+		}
+	}
 	manifest := m.manifest(id)
 	if manifest == nil {
 		delete(m.reported, id)
+		m.follow(id, false)
 		return
 	}
 	v := m.checker.checkSteady(ctx, manifest)
+	m.follow(id, !v.Ready)
 	switch v.Reason {
 	case ReasonNotObserved, ReasonNotFound, ReasonTerminating, ReasonUnwatchable:
 		return
@@ -120,4 +140,20 @@ func (m *Monitor) check(ctx context.Context, id payload.ObjectID) {
 	}
 	m.reported[id] = v
 	m.report(manifest, v)
+}
+
+// follow tracks the storage class of a claim while it isn't ready.
+func (m *Monitor) follow(id payload.ObjectID, unready bool) {
+	class := m.classes[id]
+	switch {
+	case unready && id.GroupKind() == kinds.PersistentVolumeClaim:
+		if class == nil {
+			class = &classWatch{cache: m.checker.cache}
+			m.classes[id] = class
+		}
+		_ = class.follow(id) // The subscription reports its changes.
+	case class != nil:
+		class.stop()
+		delete(m.classes, id)
+	}
 }

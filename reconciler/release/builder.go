@@ -124,17 +124,22 @@ func (b *objectBuilder) Apply(ctx context.Context, m *payload.Manifest, state pa
 	if change.Failed != nil {
 		return worker.Written{}, b.current().of(m.Component).wrap(m, change.Failed)
 	}
-	return worker.Written{
+	written := worker.Written{
 		ResourceVersion: change.ResourceVersion,
 		Done:            m.Delete || change.Finished || m.Wait == payload.WaitNone || !live.NeedsBody(m),
-	}, nil
+	}
+	if o := change.Respecified; o != nil {
+		written.Outdated = health.DigestOf(o.Status, o.OtherManagers)
+	}
+	return written, nil
 }
 
 // Await implements worker.ResourceBuilder. It waits for a component with policy
 // warn until the deadline too.
 func (b *objectBuilder) Await(ctx context.Context, m *payload.Manifest, written worker.Written, spent time.Duration) error {
 	policy := b.current().of(m.Component)
-	err := b.health.Wait(ctx, m, written.ResourceVersion, health.Budget{Total: policy.timeout, Spent: spent}, func(v health.Verdict, spent time.Duration) {
+	applied := health.Applied{ResourceVersion: written.ResourceVersion, Outdated: written.Outdated}
+	err := b.health.Wait(ctx, m, applied, health.Budget{Total: policy.timeout, Spent: spent}, func(v health.Verdict, spent time.Duration) {
 		waiting := worker.Waiting{Reason: v.Reason, Message: v.Message, Spent: spent, Stopped: v.Waiting}
 		if !v.Waiting {
 			waiting.Deadline = b.now().Add(policy.timeout - spent)

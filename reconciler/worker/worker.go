@@ -121,6 +121,10 @@ type ResourceBuilder interface {
 type Written struct {
 	// ResourceVersion of the response; the health of older versions is ignored.
 	ResourceVersion string
+	// Outdated is a digest of the response's status if the apply changed the
+	// object's specification, else "". A status with this digest may describe the
+	// former specification.
+	Outdated string
 	// Done reports that there is nothing to await.
 	Done bool
 }
