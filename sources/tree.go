@@ -154,15 +154,19 @@ func (b *TreeBuilder) unique(name string) error {
 
 // CheckPath checks a path by the rules of files.CheckPath. The error is a
 // TreeError.
-func CheckPath(name string) error {
-	err := files.CheckPath(name)
+func CheckPath(name string) error { return PathError(name, files.CheckPath(name)) }
+
+// PathError returns a TreeError for an error of package files about name, with
+// reason LimitExceeded for a *files.LimitError; nil for nil.
+func PathError(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	name = strings.ToValidUTF8(name, "?")
 	if limited := (*files.LimitError)(nil); errors.As(err, &limited) {
 		return NewLimitError(name, "%v", err)
 	}
-	if err != nil {
-		return NewTreeError(name, "%v", err)
-	}
-	return nil
+	return NewTreeError(name, "%v", err)
 }
 
 // Build resolves the links and returns the tree. The builder must not be used

@@ -6,7 +6,6 @@ package git
 import (
 	"bytes"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -225,11 +224,8 @@ func (e treeEntry) sortKey() string {
 
 func (e treeEntry) check(dir string) error {
 	full := join(dir, e.name)
-	if err := files.CheckElement(e.name); err != nil {
-		if limited := (*files.LimitError)(nil); errors.As(err, &limited) {
-			return sources.NewLimitError(full, "%v", err)
-		}
-		return sources.NewTreeError(strings.ToValidUTF8(full, "?"), "%v", err)
+	if err := sources.PathError(full, files.CheckElement(e.name)); err != nil {
+		return err
 	}
 	switch e.mode {
 	case modeFile, modeExecutable, modeLink, modeDir:
