@@ -127,7 +127,7 @@ func (s *set) requiresApply(it *item, view live.View) bool {
 	if !it.entry.Applied() {
 		return false // The worker makes the first apply.
 	}
-	v := it.pace.remember(Compare(it.entry.Record, it.id.GroupKind(), s.manager, view))
+	v := it.pace.remember(it.compare(s.manager, view))
 	if it.jobEnded(view) {
 		s.store.Touch(it.entry)
 	}
@@ -151,6 +151,22 @@ func (s *set) requiresApply(it *item, view live.View) bool {
 		return false
 	}
 	return true
+}
+
+// compare makes the sync decision and remembers what was in sync; set.mu is held.
+func (it *item) compare(manager string, view live.View) Verdict {
+	v := Compare(it.entry.Record, it.id.GroupKind(), manager, view)
+	if v == Unclear && onlyStatusDiffers(it.inSync, view.Object) {
+		v = InSync
+	}
+	if v != InSync {
+		return v
+	}
+	it.entry.Record = statusWritten(it.entry.Record, view)
+	if o := view.Object; o != nil && o.ResourceVersion == it.entry.ResourceVersion {
+		it.inSync = o
+	}
+	return v
 }
 
 // jobEnded records how a Job ended, and reports whether that is new.

@@ -323,6 +323,13 @@ func (env *testEnv) await(what string, done func() bool) {
 func (env *testEnv) wantNoRequests(d time.Duration) {
 	env.t.Helper()
 	env.requests.take()
+	env.wantNoMoreRequests(d)
+}
+
+// wantNoMoreRequests checks that no request was sent since the last take, nor is
+// within d.
+func (env *testEnv) wantNoMoreRequests(d time.Duration) {
+	env.t.Helper()
 	elapse(env.t, d)
 	if got := env.requests.take(); len(got) > 0 {
 		env.t.Errorf("requests without a change: %q", got)

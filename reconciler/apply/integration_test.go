@@ -6,6 +6,7 @@ package apply
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -236,7 +237,51 @@ func TestStatusWritesCostNoRequest(t *testing.T) {
 	for i := range 5 {
 		env.patch(ms[2].ID, "kube-controller-manager", `{"status":{"observedGeneration":`+string(rune('1'+i))+`}}`, "status")
 	}
-	env.wantNoRequests(300 * time.Millisecond)
+	env.wantNoMoreRequests(300 * time.Millisecond)
+}
+
+// portSet has lists whose items the API server orders by number and JSON decoders
+// by text.
+const portSet = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: NS}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: web, image: example.com/web, ports: [{containerPort: 80}, {containerPort: 443}, {containerPort: 10260}], env: [{name: B, value: b}, {name: A, value: a}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: NS}
+spec:
+  type: LoadBalancer
+  selector: {app: web}
+  ports: [{name: http, port: 80}, {name: https, port: 443}]
+`
+
+func TestStatusWritesOfObjectsWithSeveralPortsCostNoRequest(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(portSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.requests.take()
+	for i := range 20 {
+		env.patch(ms[0].ID, "kube-controller-manager", fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, i+1), "status")
+		env.patch(ms[1].ID, "cloud-controller-manager", fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.%d"}]}}}`, i+1), "status")
+	}
+	env.wantNoMoreRequests(300 * time.Millisecond)
+
+	// The Service counts no generations, and another order changes no field.
+	env.patch(ms[1].ID, "kubectl-edit", `{"spec":{"ports":[{"name":"https","port":443},{"name":"http","port":80}]}}`)
+	env.await("the order of the ports", func() bool {
+		ports, _, _ := unstructured.NestedSlice(env.get(ms[1].ID).Object, "spec", "ports")
+		return len(ports) == 2 && ports[0].(map[string]any)["name"] == "http"
+	})
 }
 
 func TestScaledFieldIsYieldedWhileReconciling(t *testing.T) {

@@ -43,6 +43,7 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	}
 	en.Record = recordOf(o, s.manager, desiredOf(r.m), ob.view.Epoch)
 	r.it.pace.accepted()
+	r.it.inSync = nil
 	delete(s.due, r.it.id)
 	if r.m.ID.GroupKind() == kinds.CustomResourceDefinition {
 		s.defined[definedKind(r.m)] = now

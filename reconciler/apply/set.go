@@ -53,6 +53,9 @@ type item struct {
 	entry *inventory.Slot
 	pace  pace
 	body  bool
+	// inSync is the object as the watch showed it when it was last in sync, nil
+	// after an apply.
+	inSync *live.Object
 	// leaving objects are being pruned: their deletion is no drift.
 	leaving bool
 }
@@ -382,6 +385,9 @@ func (s *set) view(ctx context.Context, id payload.ObjectID) (live.View, error) 
 func (s *set) decide(it *item, m *payload.Manifest, view live.View) decision {
 	s.mu.Lock() // The pace may change.
 	defer s.mu.Unlock()
+	if it.entry.Applied() {
+		it.compare(s.manager, view) // Status writes advance the record.
+	}
 	return decide(&it.entry.Entry, &it.pace, m, s.manager, view, s.now())
 }
 

@@ -4,6 +4,9 @@
 package apply
 
 import (
+	"maps"
+
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -125,6 +128,35 @@ func compareNewer(rec inventory.Record, gk schema.GroupKind, manager string, o *
 	default:
 		return Unclear
 	}
+}
+
+// statusWritten returns the record of an object that is in sync after writes to
+// its status: the next change is compared with the state after them. Otherwise
+// one status write would hide all later changes that managedFields don't show. The
+// inventory isn't written for it.
+func statusWritten(rec inventory.Record, view live.View) inventory.Record {
+	o := view.Object
+	if o == nil || o.UID != rec.UID || o.OtherManagers != rec.Others || !older(rec.ResourceVersion, o.ResourceVersion) {
+		return rec
+	}
+	rec.ResourceVersion, rec.Status, rec.Epoch = o.ResourceVersion, o.Status, view.Epoch
+	return rec
+}
+
+// onlyStatusDiffers reports whether o is before with another status. managedFields
+// can't show that of two status writes within one second. The bodies of both must
+// be cached.
+func onlyStatusDiffers(before, o *live.Object) bool {
+	if before == nil || before.Body == nil || o.Body == nil || before.UID != o.UID || before.OtherManagers != o.OtherManagers {
+		return false
+	}
+	content := func(o *live.Object) map[string]any {
+		content := maps.Clone(o.Body.Object)
+		delete(content, "status")
+		delete(content, "metadata") // Its digests were compared.
+		return content
+	}
+	return equality.Semantic.DeepEqual(content(before), content(o))
 }
 
 // older reports whether resource version a precedes b. Versions that don't

@@ -9,9 +9,11 @@ import (
 	"time"
 	"unique"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"pgregory.net/rapid"
 
+	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
@@ -89,6 +91,62 @@ func TestSyncDecision(t *testing.T) {
 				t.Errorf("Compare = %s, want %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// After a status write, a change that managedFields don't show, such as another
+// order of a list, is still noticed.
+func TestAStatusWriteHidesNoLaterChange(t *testing.T) {
+	service := schema.GroupKind{Kind: "Service"}
+	status := func(o *live.Object) { o.Status = d("other") }
+	written := shown("101", status)
+	if got := Compare(recorded(), service, testManager, written); got != InSync {
+		t.Fatalf("the status write is %s, want InSync", got)
+	}
+	rec := statusWritten(recorded(), written)
+	for version, want := range map[string]Verdict{"100": InSync, "101": InSync, "102": Unclear} {
+		if got := Compare(rec, service, testManager, shown(version, status)); got != want {
+			t.Errorf("version %s after the status write is %s, want %s", version, got, want)
+		}
+	}
+	for name, view := range map[string]live.View{
+		"an older event":          shown("99", status),
+		"another manager's write": shown("101", func(o *live.Object) { o.OtherManagers = d("other") }),
+		"another object":          shown("101", func(o *live.Object) { o.UID = "v" }),
+		"no object":               {State: live.Absent, AsOf: "101"},
+	} {
+		if got := statusWritten(recorded(), view); got != recorded() {
+			t.Errorf("%s changed the record to %+v", name, got)
+		}
+	}
+}
+
+// Two status writes within one second have the same entry; the content tells
+// them from other changes.
+func TestStatusWritesWithinOneSecondAreInSync(t *testing.T) {
+	body := func(ports, address string) func(*live.Object) {
+		return func(o *live.Object) {
+			o.Body = &unstructured.Unstructured{Object: map[string]any{
+				"metadata": map[string]any{"resourceVersion": o.ResourceVersion},
+				"spec":     map[string]any{"ports": ports}, "status": map[string]any{"address": address},
+			}}
+		}
+	}
+	it := &item{id: payload.ObjectID{Kind: "Service"}, entry: &inventory.Slot{Entry: inventory.Entry{Record: recorded()}}}
+	for _, step := range []struct {
+		name string
+		view live.View
+		want Verdict
+	}{
+		{"without a body", shown("101"), Unclear},
+		{"the apply", shown("100", body("80,443", "")), InSync},
+		{"a status write", shown("101", body("80,443", "192.0.2.1")), InSync},
+		{"another one", shown("102", body("80,443", "192.0.2.2")), InSync},
+		{"another order", shown("103", body("443,80", "192.0.2.2")), Unclear},
+	} {
+		if got := it.compare(testManager, step.view); got != step.want {
+			t.Errorf("%s is %s, want %s", step.name, got, step.want)
+		}
 	}
 }
 

@@ -165,9 +165,11 @@ func Summarize(meta metav1.Object) *Object {
 func (o *Object) readEntries(meta metav1.Object) {
 	status, others := sha256.New(), sha256.New()
 	hasStatus := false
-	entries := meta.GetManagedFields()
+	managed := meta.GetManagedFields()
+	entries := make([]fieldsEntry, len(managed))
 	names := make([]string, 0, len(entries))
-	for i := range entries {
+	for i, entry := range managed {
+		entries[i].ManagedFieldsEntry = entry
 		e := &entries[i]
 		names = append(names, escape(e.Manager)+"\x00"+escape(string(e.Operation))+"\x00"+escape(e.Subresource))
 		switch {
@@ -181,7 +183,7 @@ func (o *Object) readEntries(meta metav1.Object) {
 		}
 	}
 	o.managers = unique.Make(strings.Join(names, "\n"))
-	o.Shared = len(o.OwnFields) > 0 && sharesFields(entries)
+	o.Shared = len(o.OwnFields) > 0 && len(o.OwnFields) < len(entries) && sharesFields(entries)
 	if hasStatus {
 		o.Status = sum(status)
 	}
@@ -194,21 +196,69 @@ func (o *Object) readEntries(meta metav1.Object) {
 	o.OtherManagers = sum(others)
 }
 
-func isOwn(e *metav1.ManagedFieldsEntry) bool {
+// fieldsEntry is one entry of managedFields, whose fields are parsed once.
+type fieldsEntry struct {
+	metav1.ManagedFieldsEntry
+
+	set *fieldpath.Set
+	err error
+}
+
+// fields returns the set of fields, nil for an entry without one.
+func (e *fieldsEntry) fields() (*fieldpath.Set, error) {
+	if e.set == nil && e.err == nil && e.FieldsV1 != nil {
+		e.set = fieldpath.NewSet()
+		e.err = e.set.FromJSON(bytes.NewReader(e.FieldsV1.GetRawBytes()))
+	}
+	return e.set, e.err
+}
+
+// canonical returns the fields as the API server encodes them. The bytes of an
+// entry depend on the way of the object: the server orders the keys of list items
+// by their values, so that port 80 precedes 443, and a decoder of unstructured
+// objects by their text.
+func (e *fieldsEntry) canonical() []byte {
+	raw := e.FieldsV1.GetRawBytes()
+	if isCanonical(raw) {
+		return raw
+	}
+	if set, err := e.fields(); err == nil {
+		if encoded, err := set.ToJSON(); err == nil {
+			return encoded
+		}
+	}
+	return raw
+}
+
+// isCanonical reports whether fields in JSON have only one encoding: they contain
+// no list items, and no characters that encoders escape differently.
+func isCanonical(raw []byte) bool {
+	for i, c := range raw {
+		switch {
+		case c <= ' ' || c > '~' || c == '\\' || c == '<' || c == '>' || c == '&':
+			return false
+		case c == ':' && i >= 2 && raw[i-2] == '"' && raw[i-1] != 'f':
+			return false // A list item: "k:, "v: or "i:
+		}
+	}
+	return true
+}
+
+func isOwn(e *fieldsEntry) bool {
 	return e.Operation == metav1.ManagedFieldsOperationApply && e.Subresource == "" && strings.HasPrefix(e.Manager, ManagerPrefix)
 }
 
 // sharesFields reports whether one of our entries and another entry of the main
 // resource have a field in common. It returns true if an entry can't be parsed.
-func sharesFields(entries []metav1.ManagedFieldsEntry) bool {
+func sharesFields(entries []fieldsEntry) bool {
 	ours, others := fieldpath.NewSet(), fieldpath.NewSet()
 	for i := range entries {
 		e := &entries[i]
 		if e.Subresource != "" || e.FieldsV1 == nil {
 			continue
 		}
-		set := fieldpath.NewSet()
-		if err := set.FromJSON(bytes.NewReader(e.FieldsV1.GetRawBytes())); err != nil {
+		set, err := e.fields()
+		if err != nil {
 			return true
 		}
 		if isOwn(e) {
@@ -220,7 +270,7 @@ func sharesFields(entries []metav1.ManagedFieldsEntry) bool {
 	return !others.Empty() && !ours.Intersection(others).Leaves().Empty()
 }
 
-func ownFieldsOf(e *metav1.ManagedFieldsEntry, meta metav1.Object) OwnFields {
+func ownFieldsOf(e *fieldsEntry, meta metav1.Object) OwnFields {
 	h := sha256.New()
 	writeEntry(h, e)
 	replicas := e.FieldsV1 != nil && bytes.Contains(e.FieldsV1.GetRawBytes(), []byte(`"f:replicas":`))
@@ -229,7 +279,7 @@ func ownFieldsOf(e *metav1.ManagedFieldsEntry, meta metav1.Object) OwnFields {
 
 // ownValues returns the hash of the values of the labels and annotations in e.
 // Admission may change values without changing the entry.
-func ownValues(e *metav1.ManagedFieldsEntry, meta metav1.Object) Hash {
+func ownValues(e *fieldsEntry, meta metav1.Object) Hash {
 	if e.FieldsV1 == nil {
 		return Hash{}
 	}
@@ -266,13 +316,13 @@ func writeOwned(h hash.Hash, owned map[string]json.RawMessage, values map[string
 	writeField(h, "")
 }
 
-func writeEntry(h hash.Hash, e *metav1.ManagedFieldsEntry) {
+func writeEntry(h hash.Hash, e *fieldsEntry) {
 	writeField(h, e.Manager)
 	writeField(h, string(e.Operation))
 	writeField(h, e.Subresource)
 	writeField(h, e.APIVersion)
 	if e.FieldsV1 != nil {
-		writeField(h, e.FieldsV1.GetRawString())
+		writeBytes(h, e.canonical())
 	}
 	if e.Time != nil {
 		writeField(h, e.Time.UTC().Format(time.RFC3339))
@@ -288,10 +338,13 @@ func writeMap(h hash.Hash, name string, m map[string]string) {
 }
 
 // writeField writes s with its length, so that different lists of fields never
-// produce the same bytes. A hash returns no error.
-func writeField(h hash.Hash, s string) {
-	_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(s))))
-	_, _ = h.Write([]byte(s))
+// produce the same bytes.
+func writeField(h hash.Hash, s string) { writeBytes(h, []byte(s)) }
+
+// writeBytes is writeField for bytes. A hash returns no error.
+func writeBytes(h hash.Hash, b []byte) {
+	_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(b))))
+	_, _ = h.Write(b)
 }
 
 func sum(h hash.Hash) Hash {

@@ -4,6 +4,7 @@
 package live
 
 import (
+	"encoding/json"
 	"fmt"
 	"runtime"
 	"strings"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 
 	"github.com/lockstep-dev/lockstep/payload"
 )
@@ -185,6 +188,68 @@ func TestNeedsBody(t *testing.T) {
 
 func kindOf(group, kind string) payload.Manifest {
 	return payload.Manifest{GVK: schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind}, ID: payload.ObjectID{Group: group, Kind: kind}}
+}
+
+// The server orders list items by value and JSON decoders by text. An object has
+// the same digests on each way.
+func TestDigestsDoNotDependOnTheEncoding(t *testing.T) {
+	element := rapid.OneOf(
+		rapid.Map(rapid.StringMatching(`[a-z<&é ]{1,3}`), func(name string) fieldpath.PathElement { return fieldpath.PathElement{FieldName: &name} }),
+		rapid.Map(rapid.IntRange(1, 20000), func(port int) fieldpath.PathElement {
+			return fieldpath.PathElement{Key: &value.FieldList{
+				{Name: "containerPort", Value: value.NewValueInterface(int64(port))}, {Name: "protocol", Value: value.NewValueInterface("TCP")},
+			}}
+		}),
+		rapid.Map(rapid.StringMatching(`[a-z]{1,3}`), func(v string) fieldpath.PathElement {
+			of := value.NewValueInterface(v)
+			return fieldpath.PathElement{Value: &of}
+		}),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		set := fieldpath.NewSet()
+		for _, path := range rapid.SliceOfN(rapid.SliceOfN(element, 1, 3), 1, 12).Draw(t, "paths") {
+			set.Insert(path)
+		}
+		sent, err := set.ToJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var decoded map[string]any
+		if err := json.Unmarshal(sent, &decoded); err != nil {
+			t.Fatal(err)
+		}
+		reordered, err := json.Marshal(decoded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests := func(fields []byte) *Object {
+			o := sample()
+			for i := range o.ManagedFields {
+				o.ManagedFields[i].FieldsV1.SetRawBytes(fields)
+			}
+			return Summarize(o)
+		}
+		if got := differs(digests(sent), digests(reordered)); got != "" {
+			t.Fatalf("%s and %s differ: %s", sent, reordered, got)
+		}
+	})
+}
+
+// BenchmarkSummarize measures a Deployment with two ports and three managers.
+func BenchmarkSummarize(b *testing.B) {
+	at := time.Date(2026, 11, 30, 1, 2, 3, 0, time.UTC)
+	const template = `{"f:spec":{"f:replicas":{},"f:selector":{},"f:template":{"f:metadata":{"f:labels":{"f:app":{}}},"f:spec":{"f:containers":{` +
+		`"k:{\"name\":\"api\"}":{".":{},"f:image":{},"f:name":{},"f:ports":{"k:{\"containerPort\":80,\"protocol\":\"TCP\"}":{".":{},"f:containerPort":{}},` +
+		`"k:{\"containerPort\":443,\"protocol\":\"TCP\"}":{".":{},"f:containerPort":{}}}}}}}}}`
+	o := sample()
+	o.ManagedFields = []metav1.ManagedFieldsEntry{
+		managed(ours, "Apply", "", template, at),
+		managed("kcm", "Update", "status", `{"f:status":{"f:conditions":{".":{},"k:{\"type\":\"Available\"}":{".":{},"f:status":{},"f:type":{}}},"f:replicas":{}}}`, at),
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		Summarize(o)
+	}
 }
 
 func FuzzSummarize(f *testing.F) {
