@@ -27,10 +27,8 @@ func Check(tree fs.FS) (*Payload, error) {
 	if p.Images, p.Kubernetes, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
-	for _, o := range s.deviations {
-		if err := p.reportDeviation(o, s.cvo); err != nil {
-			return nil, err
-		}
+	if err := p.reportDeviations(s, s.cvo); err != nil {
+		return nil, err
 	}
 	if _, err := s.capabilities(); err != nil {
 		return nil, err
