@@ -109,12 +109,15 @@ func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, s
 	id := r.Identity()
 	checked, err := checkRelease(files)
 	if err != nil {
-		return invalid(fmt.Errorf("validate release: %w", err))
+		return invalid(fmt.Errorf("validate release: %s", r.InSource(err.Error())))
 	}
-	for _, w := range checked.Warnings {
-		if err := printf(out, "warning: %s\n", sanitize.Line(w)); err != nil {
+	for _, w := range append(r.Warnings(), checked.Warnings...) {
+		if err := printf(out, "warning: %s\n", sanitize.Clip(r.InSource(w), 512)); err != nil {
 			return err
 		}
+	}
+	if err := printIgnored(out, r.Ignored()); err != nil {
+		return err
 	}
 	if err := printf(out, "%s %s: %d manifests in %d files\n", id.Product, id.Version, len(checked.Manifests), len(r.Files())); err != nil {
 		return err
@@ -133,6 +136,19 @@ func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, s
 		return err
 	}
 	return printf(out, "%s\n", p.Reference())
+}
+
+// printIgnored lists the files of the source that contain no manifests.
+func printIgnored(out io.Writer, names []string) error {
+	const shown = 10
+	if len(names) == 0 {
+		return nil
+	}
+	list := strings.Join(names[:min(len(names), shown)], ", ")
+	if more := len(names) - shown; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return printf(out, "ignored %d files without manifests: %s\n", len(names), sanitize.Clip(list, 2048))
 }
 
 // checkRelease validates all variants of the release as a cluster would, health

@@ -117,7 +117,7 @@ var restricted = map[string][]string{
 	"github.com/sigstore/cosign/v2/pkg/policy":        {},
 	"github.com/sigstore/cosign/v2/pkg/cosign":        {"payload/verify", "payload/build"},
 	"github.com/go-git/go-git/v5/...":                 {"sources/...", "cmd/lockstep", "test/..."},
-	"k8s.io/client-go/...":                            {"reconciler/...", "cmd/lockstep", "cmd/lockstep-reconciler", "test/...", "sources/desired"},
+	"k8s.io/client-go/...":                            {"reconciler/...", "cmd/lockstep", "cmd/lockstep-reconciler", "test/...", "sources/desired", "payload/build"},
 	"sigs.k8s.io/controller-runtime/...":              {"reconciler", "reconciler/...", "cmd/lockstep", "cmd/lockstep-reconciler", "test/..."},
 	"sigs.k8s.io/kustomize/...":                       {"sources/desired", "payload/build", "cmd/lockstep", "test/..."},
 	"github.com/google/go-containerregistry/...":      {"payload/...", "cmd/...", "test/..."},
