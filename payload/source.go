@@ -154,13 +154,13 @@ func (o *SourceObject) IsManifest() bool {
 }
 
 // Errorf returns an error at the field with the path.
-func (o *SourceObject) Errorf(path []string, format string, args ...any) error {
+func (o *SourceObject) Errorf(path []string, format string, args ...any) *LoadError {
 	return &LoadError{Kind: ReasonInvalid, File: o.File, Document: o.Document, Line: o.LineOf(path...), Message: fmt.Sprintf(format, args...)}
 }
 
 // FieldErrorf returns an error about the field with the path, after the names of
 // the object and the field: "ConfigMap web/a: data.port is …".
-func (o *SourceObject) FieldErrorf(path []string, format string, args ...any) error {
+func (o *SourceObject) FieldErrorf(path []string, format string, args ...any) *LoadError {
 	message := strings.TrimPrefix(pathOf(path), ".") + " " + fmt.Sprintf(format, args...)
 	if id := o.ID(); id.Kind != "" && id.Name != "" {
 		message = id.String() + ": " + message

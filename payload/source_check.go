@@ -4,6 +4,7 @@
 package payload
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -147,7 +148,7 @@ type typeCheck struct {
 	o      *SourceObject
 	strict bool // reports unknown fields
 	path   []string
-	found  []error
+	found  []*LoadError
 }
 
 // maxTypeErrors limits the errors of one object.
@@ -156,7 +157,12 @@ const maxTypeErrors = 20
 func checkTypes(o *SourceObject, ts *typeSchema, strict bool) []error {
 	c := typeCheck{o: o, strict: strict}
 	c.check(ts, o.Content)
-	return c.found
+	slices.SortStableFunc(c.found, func(a, b *LoadError) int { return cmp.Compare(a.Line, b.Line) })
+	out := make([]error, len(c.found))
+	for i := range c.found {
+		out[i] = c.found[i]
+	}
+	return out
 }
 
 func (c *typeCheck) errorf(format string, args ...any) {

@@ -153,6 +153,7 @@ func (r *renderer) placeOne(o *payload.SourceObject, c *Component) bool {
 	scope := r.scopes.Of(id.GroupKind())
 	metadata, _ := o.Content["metadata"].(map[string]any)
 	switch {
+	case metadata == nil || id.Name == "": // Reported already.
 	case scope == kinds.ClusterScoped && id.Namespace != "":
 		r.warnAt(o, []string{"metadata", "namespace"}, "%s: namespace %s is removed, since the kind is cluster-scoped", id, id.Namespace)
 		delete(metadata, "namespace")
