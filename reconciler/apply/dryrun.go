@@ -39,12 +39,12 @@ func (d *dryRunner) run(ctx context.Context, manifests []payload.Manifest) ([]Pr
 	if err := d.addChangedSchemas(ctx, &p, manifests); err != nil {
 		return nil, err
 	}
-	found := make([]*Problem, len(manifests))
+	found := checkScopes(manifests, d.live.Mapping)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(d.concurrency)
 	for i := range manifests {
 		m := &manifests[i]
-		if m.Delete {
+		if m.Delete || found[i] != nil {
 			continue
 		}
 		group.Go(func() error {

@@ -234,8 +234,9 @@ func (e *Engine) InSync(ctx context.Context, m *payload.Manifest) (bool, error) 
 }
 
 // DryRun sends the manifests that aren't in sync as dry runs, and returns those
-// that the server would refuse, in the order of the manifests. A kind or
-// namespace that the manifests provide may be missing.
+// that the server would refuse, in the order of the manifests, and those of
+// CheckScope, for which it sends no request. A kind or namespace that the
+// manifests provide may be missing.
 func (e *Engine) DryRun(ctx context.Context, manifests []payload.Manifest) ([]Problem, error) {
 	return e.dryRuns.run(ctx, manifests)
 }

@@ -60,7 +60,13 @@ type pruner struct {
 func (p *pruner) prune(ctx context.Context, keep map[payload.ObjectID]bool, opts PruneOptions) (PruneResult, error) {
 	gone, total := p.set.inventory(keep)
 	var result PruneResult
+	known := len(gone)
+	gone = p.forgetImpossible(gone)
+	total -= known - len(gone)
 	if len(gone) == 0 {
+		if known > 0 {
+			return result, p.set.flush(ctx)
+		}
 		return result, nil
 	}
 	if err := p.recoverRecords(ctx, gone); err != nil {

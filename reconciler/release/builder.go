@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -81,8 +82,16 @@ func (b *objectBuilder) current() buildPolicy {
 // once, before the first write.
 func (b *objectBuilder) DryRun(ctx context.Context, target *payload.Payload) error {
 	problems, err := b.engine.DryRun(ctx, target.Manifests)
-	if err != nil || len(problems) == 0 {
+	if err != nil {
 		return err
+	}
+	return refused("server-side dry run", problems)
+}
+
+// refused returns one error for all problems, or nil.
+func refused(check string, problems []apply.Problem) error {
+	if len(problems) == 0 {
+		return nil
 	}
 	const shown = 5
 	var lines []string
@@ -90,7 +99,7 @@ func (b *objectBuilder) DryRun(ctx context.Context, target *payload.Payload) err
 	for i, p := range problems {
 		retry = retry && control.Retriable(p.Err)
 		if i < shown {
-			lines = append(lines, fmt.Sprintf("%s: %v", p.ID, p.Err))
+			lines = append(lines, p.Err.Error())
 		}
 	}
 	if cut := len(problems) - shown; cut > 0 {
@@ -98,12 +107,19 @@ func (b *objectBuilder) DryRun(ctx context.Context, target *payload.Payload) err
 	}
 	return &worker.UpdateError{
 		Code: control.ReasonOf(problems[0].Err, "DryRunRefused"), Object: problems[0].ID, Retry: retry,
-		Message: "server-side dry run: " + strings.Join(lines, "; "),
+		Message: check + ": " + strings.Join(lines, "; "),
 	}
 }
 
-// Begin implements worker.ResourceBuilder.
+// Begin implements worker.ResourceBuilder. A first install has no dry run, so it
+// checks here, before anything is recorded, that all objects can exist.
 func (b *objectBuilder) Begin(ctx context.Context, target *payload.Payload) error {
+	problems := slices.DeleteFunc(b.engine.CheckScope(target.Manifests), func(p apply.Problem) bool {
+		return slices.ContainsFunc(b.current().unmanaged, func(o worker.Override) bool { return o.ID == p.ID })
+	})
+	if err := refused("manifests that can't be applied", problems); err != nil {
+		return err
+	}
 	if err := b.engine.Begin(ctx, target.Manifests, b.current().adopt); err != nil {
 		return err
 	}
