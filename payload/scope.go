@@ -4,6 +4,7 @@
 package payload
 
 import (
+	"crypto/sha256"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -72,17 +73,34 @@ func CheckScope(id ObjectID, scope kinds.Scope) error {
 	}
 }
 
-// checkScopes rejects manifests with an impossible scope, all at once. A
-// build gives the objects of a source their namespaces; other payloads must have
-// them.
-func (p *Payload) checkScopes() error {
+// ScopeErrors returns a *LoadError for each manifest that no request could ever
+// apply, as far as the kind is built into Kubernetes or defined by the payload. A
+// cluster checks all kinds before it applies a release.
+func (p *Payload) ScopeErrors() []error {
 	scopes := ScopesOf(p.Manifests)
-	var problems Problems
+	var out []error
 	for i := range p.Manifests {
 		m := &p.Manifests[i]
 		if err := CheckScope(m.ID, scopes.Of(m.ID.GroupKind())); err != nil {
-			problems.Add(&LoadError{Kind: ReasonInvalid, File: m.File, Document: m.Document, Line: m.Line, Message: m.ID.String() + ": " + err.Error()})
+			out = append(out, &LoadError{Kind: ReasonInvalid, File: m.File, Document: m.Document, Line: m.Line, Message: m.ID.String() + ": " + err.Error()})
 		}
 	}
-	return problems.Err()
+	return out
+}
+
+// dropNamespace removes the namespace of a cluster-scoped object of a CVO payload,
+// as CVO's typed clients do, with a warning.
+func (p *Payload) dropNamespace(m *Manifest) error {
+	if m.ID.Namespace == "" || kinds.ScopeOf(m.ID.GroupKind()) != kinds.ClusterScoped {
+		return nil
+	}
+	p.warn(m.File, m.Document, m.Line, fmt.Sprintf("%s: namespace %s is removed, since the kind is cluster-scoped", m.ID, m.ID.Namespace))
+	m.Object.SetNamespace("")
+	m.ID.Namespace = ""
+	var b builder
+	if err := b.canonical(m.Object.Object); err != nil {
+		return err
+	}
+	m.JSON, m.Hash = b.scratch, sha256.Sum256(b.scratch)
+	return nil
 }

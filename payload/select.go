@@ -115,6 +115,9 @@ func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 	}
 	if f.cvo {
 		p.warnInjection(&m)
+		if err := p.dropNamespace(&m); err != nil {
+			return at(err)
+		}
 	}
 	p.Manifests = append(p.Manifests, m)
 	return nil

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -82,16 +81,8 @@ func (b *objectBuilder) current() buildPolicy {
 // once, before the first write.
 func (b *objectBuilder) DryRun(ctx context.Context, target *payload.Payload) error {
 	problems, err := b.engine.DryRun(ctx, target.Manifests)
-	if err != nil {
+	if err != nil || len(problems) == 0 {
 		return err
-	}
-	return refused("server-side dry run", problems)
-}
-
-// refused returns one error for all problems, or nil.
-func refused(check string, problems []apply.Problem) error {
-	if len(problems) == 0 {
-		return nil
 	}
 	const shown = 5
 	var lines []string
@@ -99,7 +90,7 @@ func refused(check string, problems []apply.Problem) error {
 	for i, p := range problems {
 		retry = retry && control.Retriable(p.Err)
 		if i < shown {
-			lines = append(lines, p.Err.Error())
+			lines = append(lines, fmt.Sprintf("%s: %v", p.ID, p.Err))
 		}
 	}
 	if cut := len(problems) - shown; cut > 0 {
@@ -107,19 +98,12 @@ func refused(check string, problems []apply.Problem) error {
 	}
 	return &worker.UpdateError{
 		Code: control.ReasonOf(problems[0].Err, "DryRunRefused"), Object: problems[0].ID, Retry: retry,
-		Message: check + ": " + strings.Join(lines, "; "),
+		Message: "server-side dry run: " + strings.Join(lines, "; "),
 	}
 }
 
-// Begin implements worker.ResourceBuilder. A first install has no dry run, so it
-// checks here, before anything is recorded, that all objects can exist.
+// Begin implements worker.ResourceBuilder.
 func (b *objectBuilder) Begin(ctx context.Context, target *payload.Payload) error {
-	problems := slices.DeleteFunc(b.engine.CheckScope(target.Manifests), func(p apply.Problem) bool {
-		return slices.ContainsFunc(b.current().unmanaged, func(o worker.Override) bool { return o.ID == p.ID })
-	})
-	if err := refused("manifests that can't be applied", problems); err != nil {
-		return err
-	}
 	if err := b.engine.Begin(ctx, target.Manifests, b.current().adopt); err != nil {
 		return err
 	}
