@@ -15,13 +15,13 @@ import (
 )
 
 // CheckScope returns the manifests that no request could ever apply, because they
-// have a namespace and their kind is cluster-scoped, or the reverse. Objects that
-// are in the inventory already aren't returned. It sends no request except to
-// discover kinds, and ignores those that the server doesn't serve yet.
+// have a namespace and their kind is cluster-scoped, or the reverse. It sends no
+// request except to discover kinds, and ignores those that the server doesn't
+// serve yet.
 func (e *Engine) CheckScope(manifests []payload.Manifest) []Problem {
 	var out []Problem
 	for _, p := range checkScopes(manifests, e.set.live.Mapping) {
-		if p != nil && e.set.item(p.ID) == nil {
+		if p != nil {
 			out = append(out, *p)
 		}
 	}

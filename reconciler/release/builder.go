@@ -90,7 +90,7 @@ func (b *objectBuilder) DryRun(ctx context.Context, target *payload.Payload) err
 	for i, p := range problems {
 		retry = retry && control.Retriable(p.Err)
 		if i < shown {
-			lines = append(lines, fmt.Sprintf("%s: %v", p.ID, p.Err))
+			lines = append(lines, p.Err.Error())
 		}
 	}
 	if cut := len(problems) - shown; cut > 0 {

@@ -89,6 +89,9 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 	if err := checkHealthRules(target, unmanaged); err != nil {
 		return nil, err
 	}
+	if err := scopeError(c.engine.CheckScope(target.Manifests), unmanaged); err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	spec := c.spec
 	c.mu.Unlock()
@@ -138,6 +141,18 @@ func checkHealthRules(target *payload.Payload, unmanaged map[payload.ObjectID]bo
 		}
 	}
 	return nil
+}
+
+// scopeError rejects a release with objects that can't exist, before anything is
+// recorded: a first install has no dry run. Unmanaged objects aren't applied.
+func scopeError(problems []apply.Problem, unmanaged map[payload.ObjectID]bool) error {
+	var all payload.Problems
+	for _, p := range problems {
+		if !unmanaged[p.ID] {
+			all.Add(p.Err)
+		}
+	}
+	return all.Err()
 }
 
 // addClusterFacts reads the facts about the cluster.
