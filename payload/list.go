@@ -12,19 +12,22 @@ type listItem struct {
 	content map[string]any
 	// path are the indexes of the object in the document's lists.
 	path []int
+	// inferred is true if the list's kind provided that of the item.
+	inferred bool
 }
 
 // expandList returns the items of a list, as kubectl does: of a v1 List, or of a
 // list of one kind, such as a ConfigMapList, whose items may omit apiVersion and
 // kind. Other documents are returned as they are.
 func expandList(content map[string]any) []listItem {
-	return appendItems(nil, content, nil)
+	return appendItems(nil, listItem{content: content})
 }
 
-func appendItems(out []listItem, content map[string]any, path []int) []listItem {
+func appendItems(out []listItem, l listItem) []listItem {
+	content, path := l.content, l.path
 	items, isList := itemsOf(content)
 	if !isList {
-		return append(out, listItem{content, path})
+		return append(out, l)
 	}
 	apiVersion, itemKind := content["apiVersion"], itemKindOf(content)
 	for i, item := range items {
@@ -32,10 +35,11 @@ func appendItems(out []listItem, content map[string]any, path []int) []listItem 
 		if !ok {
 			object = map[string]any{} // Rejected later, since it has no kind.
 		}
-		if object["kind"] == nil && object["apiVersion"] == nil && itemKind != "" && ok {
+		inferred := object["kind"] == nil && object["apiVersion"] == nil && itemKind != "" && ok
+		if inferred {
 			object["apiVersion"], object["kind"] = apiVersion, itemKind
 		}
-		out = appendItems(out, object, append(path[:len(path):len(path)], i))
+		out = appendItems(out, listItem{object, append(path[:len(path):len(path)], i), inferred})
 	}
 	return out
 }

@@ -19,6 +19,9 @@ type SourceFile struct {
 	// Clean is true if the file has only objects and v1 Lists: no byte-order mark,
 	// empty document or list of one kind, which older programs don't accept.
 	Clean bool
+	// Inferred is true if a list provided the kind of an item. Kustomize doesn't
+	// accept such lists.
+	Inferred bool
 }
 
 // SourceObject is an object of a source file.
@@ -58,6 +61,7 @@ func DecodeSource(file string, data []byte, rendered bool) (SourceFile, error) {
 		listed := len(items) != 1 || len(items[0].path) > 0
 		out.Clean = out.Clean && (!listed || kind == "List" && len(items) > 0)
 		for _, item := range items {
+			out.Inferred = out.Inferred || item.inferred
 			o := SourceObject{Content: item.content, File: file, Document: doc.number, Line: doc.line, node: itemNode(doc.node, item.path)}
 			if o.node != nil {
 				o.Line = o.node.Line

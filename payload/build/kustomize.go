@@ -47,12 +47,12 @@ func isKustomization(in fs.FS, dir string) bool {
 // kustomize renders a kustomization. Plugins are disabled. Its files are checked
 // first: kustomize would fetch remote references, and its errors name no files.
 func (r *renderer) kustomize(c *Component) (ok bool, err error) {
-	k := kustomizations{renderer: r, ok: true, files: map[string][]payload.SourceObject{}, seen: map[string]bool{}}
+	k := kustomizations{renderer: r, ok: true, files: map[string][]payload.SourceObject{}, seen: map[string]bool{}, replaced: map[string][]byte{}}
 	k.checkDir(c.Path, nil)
 	if !k.ok {
 		return false, nil
 	}
-	resources, keepOrigin, err := runKustomize(r.in, c.Path)
+	resources, keepOrigin, err := runKustomize(r.in, c.Path, k.replaced)
 	if err != nil {
 		return false, err
 	}
@@ -85,10 +85,11 @@ func (r *renderer) kustomize(c *Component) (ok bool, err error) {
 var kustomizeLock sync.Mutex
 
 // runKustomize renders a kustomization, with annotations for the files of its
-// resources. keepOrigin is true if the kustomization asks for them.
-func runKustomize(in *tree.Tree, dir string) (out resmap.ResMap, keepOrigin bool, err error) {
-	disk := sourceFS{in: in}
-	if disk.replaced, keepOrigin, err = withOrigin(in, dir); err != nil {
+// resources. keepOrigin is true if the kustomization asks for them. Files in
+// replaced have other content than in the source.
+func runKustomize(in *tree.Tree, dir string, replaced map[string][]byte) (out resmap.ResMap, keepOrigin bool, err error) {
+	disk := sourceFS{in: in, replaced: replaced}
+	if keepOrigin, err = withOrigin(in, dir, replaced); err != nil {
 		return nil, false, err
 	}
 	kustomizeLock.Lock()
@@ -127,9 +128,9 @@ func muteStderr() (restore func()) {
 	}
 }
 
-// withOrigin returns the kustomization of dir with kustomize's annotations for
-// origins enabled.
-func withOrigin(in *tree.Tree, dir string) (replaced map[string][]byte, keep bool, err error) {
+// withOrigin replaces the kustomization of dir by one with kustomize's annotations
+// for origins enabled. keep is true if they already are.
+func withOrigin(in *tree.Tree, dir string, replaced map[string][]byte) (keep bool, err error) {
 	for _, n := range kustomizationNames() {
 		name := path.Join(dir, n)
 		b, err := in.ReadFile(name)
@@ -137,24 +138,25 @@ func withOrigin(in *tree.Tree, dir string) (replaced map[string][]byte, keep boo
 			continue
 		}
 		if err != nil {
-			return nil, false, err
+			return false, err
 		}
 		var content map[string]any
 		if err := jsonyaml.Unmarshal(b, &content); err != nil {
-			return nil, false, fmt.Errorf("%s: %w", name, err)
+			return false, fmt.Errorf("%s: %w", name, err)
 		}
 		if content == nil {
-			return nil, false, fmt.Errorf("%s is empty", name)
+			return false, fmt.Errorf("%s is empty", name)
 		}
 		metadata, _ := content["buildMetadata"].([]any)
 		if slices.Contains(metadata, any(ktypes.OriginAnnotations)) {
-			return nil, true, nil
+			return true, nil
 		}
 		content["buildMetadata"] = append(metadata, ktypes.OriginAnnotations)
 		b, err = jsonyaml.Marshal(content)
-		return map[string][]byte{name: b}, false, err
+		replaced[name] = b
+		return false, err
 	}
-	return nil, false, nil
+	return false, nil
 }
 
 // references are the fields of a kustomization whose entries can be remote.
@@ -264,6 +266,8 @@ type kustomizations struct {
 	files map[string][]payload.SourceObject
 	// seen are the checked directories and files.
 	seen map[string]bool
+	// replaced are files that kustomize must read with other content.
+	replaced map[string][]byte
 }
 
 func (k *kustomizations) problem(err error) {
@@ -437,6 +441,12 @@ func (k *kustomizations) checkContent(ref reference, name string) {
 	}
 	k.ok = k.check(src.Objects) && k.ok
 	k.files[name] = src.Objects
+	if src.Inferred {
+		f := rendered{name: name, objects: src.Objects}
+		if k.replaced[name], err = f.encode(); err != nil {
+			k.problem(err)
+		}
+	}
 }
 
 // takeOrigin returns the source file of a rendered object, or the directory of the

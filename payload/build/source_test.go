@@ -66,6 +66,13 @@ func TestContentThatKubectlMendsIsMendedInPlainDirectories(t *testing.T) {
 			if diff := cmp.Diff(two, objectsOf(t, r)); diff != "" {
 				t.Errorf("objects (-want +got):\n%s", diff)
 			}
+			r, err = buildFiles(t, component(map[string]string{"a.yaml": content, "kustomization.yaml": "resources: [a.yaml]\n"}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(two, objectsOf(t, r)); diff != "" {
+				t.Errorf("objects of a kustomization (-want +got):\n%s", diff)
+			}
 		})
 	}
 	clean := cm("one") + "# kept\n---\n" + cm("two")
