@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -41,6 +42,9 @@ func CheckSource(o *SourceObject) []error {
 	gvk := gv.WithKind(kind)
 	if ts := builtInSchemas.of(gvk); ts != nil {
 		return checkTypes(o, ts, false)
+	}
+	if gvk == apiextensionsv1.SchemeGroupVersion.WithKind(kinds.CustomResourceDefinition.Kind) {
+		return checkTypes(o, builtInSchemas.ofType(reflect.TypeFor[apiextensionsv1.CustomResourceDefinition]()), false)
 	}
 	metadata := &typeSchema{fields: map[string]*typeSchema{"metadata": builtInSchemas.ofType(reflect.TypeFor[metav1.ObjectMeta]())}}
 	return checkTypes(o, metadata, false)

@@ -72,6 +72,11 @@ kustomization or plain manifests. Remote bases aren't fetched and no plugins are
 run. The digest is reproducible. All variants that clusters can select by profile,
 feature set and capabilities are validated.
 
+Types, list keys and namespaces of Kubernetes' own kinds are checked in the source
+files. Namespaces of cluster-scoped objects are removed; objects without a namespace
+get that of their component in release.yaml, or are rejected. Files without
+manifests are ignored and listed.
+
 DESTINATION is host/repository[:tag], oci:DIR[:tag] for an OCI layout, or
 path:DIR for a folder of a Git repository. Without it the release is only built
 and validated. The last line of the output is the reference to sign.`,
