@@ -63,16 +63,26 @@ func (b *builder) level(level int, tasks []int) (starts, ends []int) {
 		}
 		components[name] = append(components[name], i)
 	}
-	for _, name := range names {
-		start, end := b.component(level, name, components[name])
-		starts, ends = append(starts, start), append(ends, end)
+	if b.serial {
+		for _, name := range names {
+			start, end := b.sequence(level, name, components[name])
+			starts, ends = append(starts, start), append(ends, end)
+		}
+		return starts, ends
 	}
+	s := &staged{builder: b, level: level, nodeOf: map[int]int{}, founded: map[int]int{}, ready: map[int]int{}}
+	for _, name := range names {
+		start, end := s.component(name, components[name])
+		starts, ends = append(starts, start...), append(ends, end)
+	}
+	s.linkFoundations(tasks)
+	s.linkWebhooks(tasks)
 	return starts, ends
 }
 
-// component adds the manifests of one component: a node for each Job, and one for
-// the manifests before and after it.
-func (b *builder) component(level int, name string, tasks []int) (start, end int) {
+// sequence adds the manifests of one component in payload order: a node for each
+// Job, and one for the manifests before and after it.
+func (b *builder) sequence(level int, name string, tasks []int) (start, end int) {
 	start, end = -1, -1
 	label := strconv.Itoa(level) + "/" + name
 	for len(tasks) > 0 {
@@ -84,6 +94,7 @@ func (b *builder) component(level int, name string, tasks []int) (start, end int
 			n = 1
 		}
 		next := b.node(label, level, name, tasks[:n:n]...)
+		b.nodes[next].action = applyAndAwait
 		if end >= 0 {
 			b.link(end, next, false)
 		} else {

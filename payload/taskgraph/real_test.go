@@ -35,7 +35,7 @@ func TestTheGraphOfARealPayloadMatchesCVO(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := Build(p.Manifests, payload.Updating, Order{})
+	g := Build(p.Manifests, payload.Updating, Order{Serial: p.CVO})
 	if diff := cmp.Diff(Summary{Tasks: 859, Nodes: 80, Depth: 14, Largest: 86}, g.Summary()); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)
 	}
