@@ -24,6 +24,8 @@ var (
 	Secret = schema.GroupKind{Kind: "Secret"}
 	// Service is core/v1 Service.
 	Service = schema.GroupKind{Kind: "Service"}
+	// PersistentVolume is core/v1 PersistentVolume.
+	PersistentVolume = schema.GroupKind{Kind: "PersistentVolume"}
 	// PersistentVolumeClaim is core/v1 PersistentVolumeClaim.
 	PersistentVolumeClaim = schema.GroupKind{Kind: "PersistentVolumeClaim"}
 	// Pod is core/v1 Pod.
@@ -141,7 +143,7 @@ var table = map[schema.GroupKind]Traits{
 	{Kind: "LimitRange"}:            {Stage: Configuration},
 	Pod:                             {Stage: Workloads, Body: true, Generations: true},
 	{Kind: "ReplicationController"}: {Stage: Workloads, Body: true, Scalable: true},
-	{Kind: "PersistentVolume"}:      {Stage: Configuration, Consent: true},
+	PersistentVolume:                {Stage: Configuration, Consent: true},
 	PersistentVolumeClaim:           {Stage: Configuration, Health: ClaimHealth, Body: true, Consent: true},
 	Service:                         {Stage: Workloads, Health: ServiceHealth}, // load balancers also need the body: NeedsBody
 

@@ -112,6 +112,10 @@ type builder struct {
 	byID map[payload.ObjectID][]int
 	// byNamespace is the result of workloads.
 	byNamespace map[string][]int
+	// claims are the deferred claims, by run level and component of the pods that
+	// use them first.
+	claims   map[int]map[string][]int
+	deferred map[int]bool
 }
 
 // objects returns the manifests by object, without deletions. Before the selection

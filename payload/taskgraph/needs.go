@@ -11,7 +11,7 @@ import (
 // need is an object that another one requires.
 type need struct {
 	id payload.ObjectID
-	// why completes "… can't become ready without", such as "mounts it".
+	// why relates both, such as "mounts".
 	why string
 }
 
@@ -27,7 +27,7 @@ func readinessNeeds(m *payload.Manifest) []need {
 		if class == "" {
 			return nil
 		}
-		return []need{{id(kinds.StorageClass.Group, kinds.StorageClass.Kind, "", class), "has its storage class"}}
+		return []need{{id(kinds.StorageClass.Group, kinds.StorageClass.Kind, "", class), "is of"}}
 	}
 	return podNeeds(m)
 }
@@ -40,7 +40,7 @@ func podNeeds(m *payload.Manifest) []need {
 	}
 	c := collector{namespace: m.ID.Namespace}
 	if name := text(spec, "serviceAccountName"); name != "" && name != "default" {
-		c.add(kinds.ServiceAccount.Kind, name, "runs as it")
+		c.add(kinds.ServiceAccount.Kind, name, "runs as")
 	}
 	for group, name := range map[string]string{
 		kinds.PriorityClass.Group: text(spec, "priorityClassName"), kinds.RuntimeClass.Group: text(spec, "runtimeClassName"),
@@ -50,7 +50,7 @@ func podNeeds(m *payload.Manifest) []need {
 			kind = kinds.RuntimeClass.Kind
 		}
 		if name != "" {
-			c.needs = append(c.needs, need{id(group, kind, "", name), "has its class"})
+			c.needs = append(c.needs, need{id(group, kind, "", name), "is of"})
 		}
 	}
 	for _, volume := range mapsAt(spec, "volumes") {
@@ -84,18 +84,18 @@ func (c *collector) ref(kind string, source map[string]any, key, why string) {
 }
 
 func (c *collector) volume(v map[string]any) {
-	c.ref(kinds.Secret.Kind, mapAt(v, "secret"), "secretName", "mounts it")
-	c.ref(kinds.ConfigMap.Kind, mapAt(v, "configMap"), "name", "mounts it")
-	c.ref(kinds.PersistentVolumeClaim.Kind, mapAt(v, "persistentVolumeClaim"), "claimName", "mounts it")
-	c.ref(kinds.Secret.Kind, mapAt(mapAt(v, "csi"), "nodePublishSecretRef"), "name", "mounts a volume with it")
+	c.ref(kinds.Secret.Kind, mapAt(v, "secret"), "secretName", "mounts")
+	c.ref(kinds.ConfigMap.Kind, mapAt(v, "configMap"), "name", "mounts")
+	c.ref(kinds.PersistentVolumeClaim.Kind, mapAt(v, "persistentVolumeClaim"), "claimName", "mounts")
+	c.ref(kinds.Secret.Kind, mapAt(mapAt(v, "csi"), "nodePublishSecretRef"), "name", "mounts a volume with")
 	for _, source := range mapsAt(mapAt(v, "projected"), "sources") {
-		c.ref(kinds.Secret.Kind, mapAt(source, "secret"), "name", "mounts it")
-		c.ref(kinds.ConfigMap.Kind, mapAt(source, "configMap"), "name", "mounts it")
+		c.ref(kinds.Secret.Kind, mapAt(source, "secret"), "name", "mounts")
+		c.ref(kinds.ConfigMap.Kind, mapAt(source, "configMap"), "name", "mounts")
 	}
 }
 
 func (c *collector) container(container map[string]any) {
-	const why = "reads its environment from it"
+	const why = "reads its environment from"
 	for _, from := range mapsAt(container, "envFrom") {
 		c.ref(kinds.Secret.Kind, mapAt(from, "secretRef"), "name", why)
 		c.ref(kinds.ConfigMap.Kind, mapAt(from, "configMapRef"), "name", why)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/test/openshift"
 )
 
@@ -41,5 +42,26 @@ func TestTheGraphOfARealPayloadMatchesCVO(t *testing.T) {
 	}
 	if barriers := len(g.nodes) - g.Summary().Nodes; barriers != 4 {
 		t.Errorf("%d barriers, want 4", barriers)
+	}
+}
+
+// CVO applies it in this order to clusters that have its namespaces and CRDs.
+func TestTheOrderOfARealPayloadWorks(t *testing.T) {
+	p, err := payload.LoadUnverified(realPayload(t), payload.LoadOptions{Selection: payload.Selection{Profile: "self-managed-high-availability"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.CVO {
+		t.Error("the payload isn't in CVO mode")
+	}
+	installed := func(id payload.ObjectID) bool {
+		return id.GroupKind() == kinds.Namespace || id.GroupKind() == kinds.CustomResourceDefinition
+	}
+	for _, state := range allStates {
+		for _, exists := range []func(payload.ObjectID) bool{nil, installed} {
+			for _, problem := range CheckOrder(p.Manifests, state, p.CVO, exists) {
+				t.Errorf("%s: %s", state, problem.Message)
+			}
+		}
 	}
 }

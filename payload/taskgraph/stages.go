@@ -43,6 +43,7 @@ func (s *staged) component(name string, tasks []int) (starts []int, end int) {
 		starts, end, tasks = firsts(starts, first...), last, tasks[n:]
 		late = append(late, waits...)
 	}
+	late = append(late, s.claims[s.level][name]...)
 	if len(late) > 0 {
 		last := s.await(label, s.level, name, late)
 		s.link(end, last, false)
@@ -90,9 +91,11 @@ func (s *staged) stagesBetween(label, name string, tasks []int, before int) (sta
 				}
 			}
 			nodes = append(nodes, node)
-			if awaitedLate(&s.manifests[i], kinds.Stage(stage)) {
+			switch {
+			case s.deferred[i]: // to the component of its first consumer
+			case awaitedLate(&s.manifests[i], kinds.Stage(stage)):
 				late = append(late, i)
-			} else {
+			default:
 				now = append(now, i)
 			}
 		}
