@@ -24,9 +24,9 @@ type OrderProblem struct {
 // CheckOrder returns the pairs of manifests whose order can't work in a state, in
 // payload order: for example, a Deployment that mounts a Secret of a later run
 // level. An update would wait for the Deployment until it times out. serial is
-// Order.Serial. exists reports whether an object is already in the cluster, which
-// solves the problem; nil means that none is. It is called for the provider of each
-// possible problem.
+// Order.Serial. exists reports whether the object of a manifest is already in the
+// cluster, which solves the problem; nil means that none is. It is called once for
+// the provider of each possible problem.
 //
 // Payloads in CVO mode rely on namespaces and CRDs of the first install, which applies
 // them first: without exists, these aren't checked for a serial order.
@@ -34,7 +34,7 @@ type OrderProblem struct {
 // References that pods can start without, such as optional ones, are no problem.
 // Objects that other objects of the payload create aren't known. The time is
 // proportional to the size of the manifests.
-func CheckOrder(manifests []payload.Manifest, state payload.State, serial bool, exists func(payload.ObjectID) bool) []OrderProblem {
+func CheckOrder(manifests []payload.Manifest, state payload.State, serial bool, exists func(*payload.Manifest) bool) []OrderProblem {
 	if state == payload.Reconciling {
 		return nil // Nothing is awaited.
 	}
@@ -56,7 +56,7 @@ func CheckOrder(manifests []payload.Manifest, state payload.State, serial bool, 
 
 type orderCheck struct {
 	*builder
-	exists func(payload.ObjectID) bool
+	exists func(*payload.Manifest) bool
 	// known are the results of exists.
 	known    map[payload.ObjectID]bool
 	at       []place
@@ -114,7 +114,7 @@ func (c *orderCheck) report(user int, candidates []int, why string) {
 		return
 	}
 	p := &c.manifests[candidates[0]]
-	if c.inCluster(p.ID) {
+	if c.inCluster(p) {
 		return
 	}
 	u := &c.manifests[user]
@@ -122,7 +122,7 @@ func (c *orderCheck) report(user int, candidates []int, why string) {
 		u.ID, u.File, u.Line, why, p.ID, p.File, p.Line, c.fix(user, candidates[0]))}, user})
 }
 
-// fix says why the provider is applied later, and what to change.
+// fix returns why the provider is applied later, and what to change.
 func (c *orderCheck) fix(user, provider int) string {
 	u, p := c.at[user], c.at[provider]
 	switch {
@@ -137,14 +137,14 @@ func (c *orderCheck) fix(user, provider int) string {
 	}
 }
 
-func (c *orderCheck) inCluster(id payload.ObjectID) bool {
+func (c *orderCheck) inCluster(m *payload.Manifest) bool {
 	if c.exists == nil {
 		return false
 	}
-	known, ok := c.known[id]
+	known, ok := c.known[m.ID]
 	if !ok {
-		known = c.exists(id)
-		c.known[id] = known
+		known = c.exists(m)
+		c.known[m.ID] = known
 	}
 	return known
 }

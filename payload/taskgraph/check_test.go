@@ -102,7 +102,7 @@ func TestOrdersThatCannotWork(t *testing.T) {
 				case check.want != "" && (len(got) == 0 || !strings.Contains(got[0].Message, check.want)):
 					t.Errorf("%s: problems %+v, want %q", label, got, check.want)
 				}
-				if there := CheckOrder(tc.manifests, check.state, check.serial, func(payload.ObjectID) bool { return true }); len(there) > 0 {
+				if there := CheckOrder(tc.manifests, check.state, check.serial, func(*payload.Manifest) bool { return true }); len(there) > 0 {
 					t.Errorf("%s: problem with existing objects: %s", label, there[0].Message)
 				}
 			}
@@ -116,7 +116,7 @@ func TestAnOrderOfCVOIsCheckedForNamespacesOnlyWithACluster(t *testing.T) {
 	if got := CheckOrder(ms, payload.Updating, true, nil); len(got) > 0 {
 		t.Errorf("problem without a cluster: %s", got[0].Message)
 	}
-	if got := CheckOrder(ms, payload.Updating, true, func(payload.ObjectID) bool { return false }); len(got) != 1 {
+	if got := CheckOrder(ms, payload.Updating, true, func(*payload.Manifest) bool { return false }); len(got) != 1 {
 		t.Errorf("problems %v, want one", got)
 	}
 }

@@ -54,11 +54,11 @@ func TestTheOrderOfARealPayloadWorks(t *testing.T) {
 	if !p.CVO {
 		t.Error("the payload isn't in CVO mode")
 	}
-	installed := func(id payload.ObjectID) bool {
-		return id.GroupKind() == kinds.Namespace || id.GroupKind() == kinds.CustomResourceDefinition
+	installed := func(m *payload.Manifest) bool {
+		return m.ID.GroupKind() == kinds.Namespace || m.ID.GroupKind() == kinds.CustomResourceDefinition
 	}
 	for _, state := range allStates {
-		for _, exists := range []func(payload.ObjectID) bool{nil, installed} {
+		for _, exists := range []func(*payload.Manifest) bool{nil, installed} {
 			for _, problem := range CheckOrder(p.Manifests, state, p.CVO, exists) {
 				t.Errorf("%s: %s", state, problem.Message)
 			}
