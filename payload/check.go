@@ -23,7 +23,7 @@ func Check(tree fs.FS) (*Payload, error) {
 	if err := s.checkForbidden(false); err != nil {
 		return nil, err
 	}
-	p := &Payload{Product: s.meta.Name, Version: s.meta.Version, Channel: s.meta.Channel, VersionHash: s.hash}
+	p := &Payload{Product: s.meta.Name, Version: s.meta.Version, Channel: s.meta.Channel, VersionHash: s.hash, CVO: s.cvo}
 	if p.Images, p.Kubernetes, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}

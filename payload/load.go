@@ -119,6 +119,7 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 		Previous: s.meta.Previous, MinimumVersion: s.meta.MinimumVersion, VersionHash: s.hash,
 	}
 	mode := s.cvo || opts.Selection.Profile != "" && !s.profiled
+	p.CVO = mode
 	if want != nil {
 		if err := s.expect(*want, mode); err != nil {
 			return nil, err

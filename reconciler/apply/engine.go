@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -216,6 +217,35 @@ func (e *Engine) Adopt(tools []string) { e.set.setAdopt(tools) }
 func (e *Engine) Begin(ctx context.Context, manifests []payload.Manifest, adopt []string) error {
 	e.set.setAdopt(adopt)
 	return e.set.begin(ctx, manifests)
+}
+
+// Exists reports whether the object of a manifest exists and isn't being deleted,
+// whoever created it. An object outside the set costs a request.
+func (e *Engine) Exists(ctx context.Context, m *payload.Manifest) (bool, error) {
+	if e.set.has(m.ID) {
+		switch view := e.set.live.Get(m.ID); view.State {
+		case live.Present:
+			return !view.Object.Deleting, nil
+		case live.Absent:
+			return false, nil
+		case live.Unknown:
+		}
+	}
+	mapping, err := e.set.live.Mapping(m.GVK)
+	if live.IsNoMatch(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, classify(m.ID, err)
+	}
+	o, err := e.pruner.client.get(ctx, target{mapping: mapping, namespace: m.ID.Namespace, name: m.ID.Name})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, classify(m.ID, err)
+	}
+	return o.DeletionTimestamp == nil, nil
 }
 
 // Flush writes the changes of the inventory. If another process wrote it, Flush
