@@ -66,7 +66,7 @@ func TestHiddenFilesAreIgnoredWithAWarning(t *testing.T) {
 
 func TestAllDuplicateKeysAreReported(t *testing.T) {
 	_, err := loadTree(t, map[string]string{
-		file: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: b}\ndata:\n  c: d\n  c: e\n",
+		file:                  "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {a: b}\ndata:\n  c: d\n  c: e\n",
 		"0000_10_web_02.json": "{\"apiVersion\": \"v1\",\n\"kind\": \"X\",\n\"metadata\": {\"name\": \"a\",\n\"name\": \"b\"},\n\"kind\": \"Y\"}\n",
 	}, LoadOptions{})
 	if refusal(t, err).Reason() != ReasonInvalid {

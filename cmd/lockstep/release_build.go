@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/build"
 	"github.com/lockstep-dev/lockstep/payload/registry"
+	"github.com/lockstep-dev/lockstep/payload/taskgraph"
 	"github.com/lockstep-dev/lockstep/payload/verify"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
 )
@@ -156,8 +158,10 @@ func printIgnored(out io.Writer, names []string) error {
 	return printf(out, "ignored %d files without manifests: %s\n", len(names), sanitize.Clip(list, 2048))
 }
 
-// checkRelease validates all variants of the release as a cluster would, health
-// rules included: a cluster compiles those only when it applies their objects.
+// checkRelease validates all variants of the release as a cluster would: health
+// rules, which a cluster compiles only when it applies their objects, and the order
+// of an update, which blocks only clusters that don't have the objects yet. CVO's
+// payloads rely on objects of earlier versions, so their order is a warning.
 func checkRelease(files fs.FS) (*payload.Payload, error) {
 	p, err := payload.Check(files)
 	if err != nil {
@@ -172,7 +176,15 @@ func checkRelease(files fs.FS) (*payload.Payload, error) {
 			return nil, fmt.Errorf("%s:%d (document %d): %s: annotation %s: %w", m.File, m.Line, m.Document, m.ID, payload.AnnotationHealth, err)
 		}
 	}
-	return p, nil
+	var orders payload.Problems
+	for _, problem := range taskgraph.CheckOrder(p.Manifests, payload.Updating, p.CVO, nil) {
+		if p.CVO {
+			p.Warnings = append(p.Warnings, problem.Message)
+			continue
+		}
+		orders.Add(errors.New(problem.Message))
+	}
+	return p, orders.Err()
 }
 
 // newOSCommand returns `lockstep os`.

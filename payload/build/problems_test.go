@@ -190,7 +190,7 @@ metadata: {name: u}
 	if diff := cmp.Diff(wantWarnings, r.Warnings()); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
-	// What the release's files are said to have is found in the source.
+	// Positions in the release's files become those in the source.
 	name := r.Files()[0]
 	for in, want := range map[string]string{
 		name + ":9 (document 3): x":  "web/a.yaml:12 (document 3): x",

@@ -125,6 +125,9 @@ func (r *Release) InSource(message string) string {
 // position returns the position in the source of a line or a document.
 func (f *rendered) position(line, suffix, document string) string {
 	n, err := strconv.Atoi(document)
+	if document == "" && len(f.objects) == 1 {
+		n, err = 1, nil
+	}
 	switch {
 	case len(f.objects) == 0:
 		return f.name + line + suffix
