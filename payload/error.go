@@ -6,6 +6,7 @@ package payload
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -93,7 +94,7 @@ func (p *Problems) Err() error {
 	case len(p.list) == 1:
 		return p.list[0]
 	case p.cut > 0:
-		return errors.Join(append(p.list[:len(p.list):len(p.list)], fmt.Errorf("and %d more problems", p.cut))...)
+		return errors.Join(append(slices.Clip(p.list), fmt.Errorf("and %d more problems", p.cut))...)
 	default:
 		return errors.Join(p.list...)
 	}

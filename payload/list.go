@@ -4,6 +4,7 @@
 package payload
 
 import (
+	"slices"
 	"strings"
 )
 
@@ -39,7 +40,7 @@ func appendItems(out []listItem, l listItem) []listItem {
 		if inferred {
 			object["apiVersion"], object["kind"] = apiVersion, itemKind
 		}
-		out = appendItems(out, listItem{object, append(path[:len(path):len(path)], i), inferred})
+		out = appendItems(out, listItem{object, append(slices.Clip(path), i), inferred})
 	}
 	return out
 }

@@ -88,7 +88,7 @@ func checkKind(gv schema.GroupVersion, kind string) string {
 	if known := kinds.ScopeOf(gv.WithKind(kind).GroupKind()); known != kinds.UnknownScope {
 		return ""
 	}
-	for _, k := range kinds.KindsOf(gv.Group) {
+	for _, k := range kinds.InGroup(gv.Group) {
 		if similar(kind, k) {
 			return fmt.Sprintf("unknown kind %q in %s; did you mean %s?", kind, gv, k)
 		}

@@ -17,7 +17,7 @@ var sourceSeeds = append([]string{
 	"apiVersion: v1\nkind: List\nitems: &i\n- apiVersion: v1\n  kind: Pod\n  metadata: &m {name: a, labels: {a: b}}\n- *i\n",
 	"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: 1}\nspec: {replicas: 1e9, template: {spec: {containers: [{ports: [{containerPort: x}]}]}}}\n",
 	"apiVersion: apps/v1\nkind: deployment\nmetadata: {name: a}\n", "kind: List\nitems: 1\n", "apiVersion: v1\nkind: Config Map\nmetadata: x\n",
-	"apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 1, targetPort: {a: b}}], clusterIPs: x}\n", "# only a comment\n", "---\n~\n",
+	"apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 1, targetPort: {a: b}}], clusterIPs: x}\n", "# only a comment\n", "---\n~\n", "\r0",
 }, decodeSeeds...)
 
 // FuzzSource checks that no source makes its decoder or its checks panic, and that
@@ -31,7 +31,10 @@ func FuzzSource(f *testing.F) {
 		if len(data) > 1<<14 {
 			return
 		}
-		lines := strings.Count(string(data), "\n") + 1
+		lines := 1
+		for _, end := range []string{"\n", "\r", "\u0085", "\u2028", "\u2029"} { // those of YAML
+			lines += strings.Count(string(data), end)
+		}
 		placed := func(err error) {
 			var e *LoadError
 			if !errors.As(err, &e) || e.File != "f" || e.Line < 0 || e.Line > lines {

@@ -279,7 +279,7 @@ func (k *kustomizations) problem(err error) {
 // entries must be plain paths of files or directories in the source. chain are the
 // directories from the component to this one.
 func (k *kustomizations) checkDir(dir string, chain []string) {
-	chain = append(chain[:len(chain):len(chain)], dir)
+	chain = append(slices.Clip(chain), dir)
 	if k.seen[dir] {
 		return
 	}

@@ -107,8 +107,8 @@ func (c *listCheck) unique(list *smd.List, items []any) {
 			first[key] = i
 			continue
 		}
-		at := append(c.path[:len(c.path):len(c.path)], strconv.Itoa(i))
-		other := append(c.path[:len(c.path):len(c.path)], strconv.Itoa(before))
+		at := append(slices.Clone(c.path), strconv.Itoa(i))
+		other := append(slices.Clone(c.path), strconv.Itoa(before))
 		c.found = append(c.found, c.o.FieldErrorf(at, "has the key of an item before it (%s, line %d), which the API server refuses; remove one of them", key, c.o.LineOf(other...)))
 	}
 }

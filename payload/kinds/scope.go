@@ -69,7 +69,7 @@ func ScopeOf(gk schema.GroupKind) Scope {
 	}
 }
 
-// KindsOf returns the kinds of a built-in API group, or nil.
-func KindsOf(group string) []string {
+// InGroup returns the kinds of a built-in API group, or nil.
+func InGroup(group string) []string {
 	return slices.Concat(scopes[group].namespaced, scopes[group].cluster)
 }
