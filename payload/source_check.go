@@ -41,7 +41,7 @@ func CheckSource(o *SourceObject) []error {
 	}
 	gvk := gv.WithKind(kind)
 	if ts := builtInSchemas.of(gvk); ts != nil {
-		return checkTypes(o, ts, false)
+		return append(checkTypes(o, ts, false), checkDataKeys(o, gvk.GroupKind())...)
 	}
 	if gvk == apiextensionsv1.SchemeGroupVersion.WithKind(kinds.CustomResourceDefinition.Kind) {
 		return checkTypes(o, builtInSchemas.ofType(reflect.TypeFor[apiextensionsv1.CustomResourceDefinition]()), false)
@@ -102,6 +102,23 @@ func checkKind(gv schema.GroupVersion, kind string) string {
 		}
 	}
 	return ""
+}
+
+// checkDataKeys returns the keys that a ConfigMap or Secret can't have. Generators
+// of kustomize make keys of file names.
+func checkDataKeys(o *SourceObject, gk schema.GroupKind) (found []error) {
+	if gk != kinds.Secret && gk != (schema.GroupKind{Kind: "ConfigMap"}) {
+		return nil
+	}
+	for _, field := range []string{"data", "binaryData", "stringData"} {
+		content, _ := o.Content[field].(map[string]any)
+		for _, key := range slices.Sorted(maps.Keys(content)) {
+			if len(validation.IsConfigMapKey(key)) > 0 && len(found) < maxTypeErrors {
+				found = append(found, o.FieldErrorf([]string{field}, "has the key %q, must have only letters, digits, '-', '_' and '.' in keys; in a kustomization, write KEY=FILE", key))
+			}
+		}
+	}
+	return found
 }
 
 // groupOf returns the apiVersion of a stable built-in kind, or "".

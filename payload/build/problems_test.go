@@ -50,6 +50,9 @@ func TestProblemsOfKnownKindsHaveFileLineAndFix(t *testing.T) {
 		"no base64": {"apiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: web}\ndata:\n  password: not base64!\n", []string{
 			"web/a.yaml:5 (document 1): Secret web/a: data.password isn't base64; encode it, or write plain text in stringData",
 		}},
+		"a key that a ConfigMap can't have": {cm("a") + "data:\n  a+b: c\n", []string{
+			`web/a.yaml:5 (document 1): ConfigMap web/a: data has the key "a+b", must have only letters, digits, '-', '_' and '.' in keys; in a kustomization, write KEY=FILE`,
+		}},
 		"strings for numbers": {"# c\n---\napiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: web}\nspec:\n  ports:\n  - port: \"80\"\n", []string{
 			"web/a.yaml:8 (document 1): Service web/a: spec.ports[0].port is a string, must be a number; remove the quotes",
 		}},

@@ -139,7 +139,7 @@ func TestOtherFilesAreIgnoredAndListed(t *testing.T) {
 
 func TestFileNamesWithAnyLegalCharacterWorkInKustomizations(t *testing.T) {
 	r, err := buildFiles(t, component(map[string]string{
-		"kustomization.yaml":              "resources: [sub/ha-1.21+, a+b.yaml, 'c d,e=f~g(h)#i.yaml', ümläut.yaml]\nconfigMapGenerator: [{name: gen, namespace: web, files: ['x+y.txt', 'k=z;1.txt']}]\n",
+		"kustomization.yaml":              "resources: [sub/ha-1.21+, a+b.yaml, 'c d,e=f~g(h)#i.yaml', ümläut.yaml]\nconfigMapGenerator: [{name: gen, namespace: web, files: ['x=x+y.txt', 'k=z;1.txt']}]\n",
 		"sub/ha-1.21+/kustomization.yaml": "resources: [a.yaml]\n",
 		"sub/ha-1.21+/a.yaml":             cm("one"),
 		"a+b.yaml":                        cm("two"),
