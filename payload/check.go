@@ -23,14 +23,12 @@ func Check(tree fs.FS) (*Payload, error) {
 	if err := s.checkForbidden(false); err != nil {
 		return nil, err
 	}
-	p := &Payload{Product: s.meta.Name, Version: s.meta.Version, Channel: s.meta.Channel, VersionHash: s.hash}
+	p := &Payload{Product: s.meta.Name, Version: s.meta.Version, Channel: s.meta.Channel, VersionHash: s.hash, CVO: s.cvo}
 	if p.Images, p.Kubernetes, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
-	for _, o := range s.deviations {
-		if err := p.reportDeviation(o, s.cvo); err != nil {
-			return nil, err
-		}
+	if err := p.reportDeviations(s, s.cvo); err != nil {
+		return nil, err
 	}
 	if _, err := s.capabilities(); err != nil {
 		return nil, err

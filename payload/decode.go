@@ -43,6 +43,8 @@ type document struct {
 	content map[string]any
 	// number counts from 1 within the file.
 	number, line int
+	// node is the document's YAML, if the decoder keeps nodes.
+	node *yaml.Node
 }
 
 // deviation is content that CVO accepts: a warning in CVO payloads and an error
@@ -51,6 +53,8 @@ type deviation struct {
 	file         string
 	number, line int
 	message      string
+	// duplicate is true for a key that a mapping has twice.
+	duplicate bool
 }
 
 // fileDecoder decodes the documents of one file.
@@ -59,6 +63,10 @@ type fileDecoder struct {
 	limits     Limits
 	docs       []document
 	deviations []deviation
+	// keepNodes keeps the YAML of the documents, to find the lines of fields.
+	keepNodes bool
+	// anyRoot accepts documents that aren't mappings, and drops them.
+	anyRoot bool
 
 	// The current document:
 	number  int
@@ -71,18 +79,22 @@ var bom = []byte("\xef\xbb\xbf")
 // decodeFile returns the documents of a file. It parses the whole stream instead
 // of splitting it at separators: lines of a block scalar may look like
 // separators, and separators may contain comments or directives.
+//
+// Documents without content and a byte-order mark are skipped, as kubectl and
+// kustomize do.
 func decodeFile(file string, data []byte, limits Limits) (docs []document, deviations []deviation, err error) {
 	d := &fileDecoder{file: file, limits: limits}
+	return d.decode(data)
+}
+
+func (d *fileDecoder) decode(data []byte) (docs []document, deviations []deviation, err error) {
 	// A panic in the YAML parser must not end the process.
 	defer func() {
 		if r := recover(); r != nil {
 			err = d.errorf(ReasonInvalid, 0, "parse YAML: %v", r)
 		}
 	}()
-	if rest, found := bytes.CutPrefix(data, bom); found {
-		d.deviationf(1, "the file starts with a byte-order mark; remove it")
-		data = rest
-	}
+	data = bytes.TrimPrefix(data, bom)
 	if first := bytes.TrimLeft(data, " \t\r\n"); len(first) > 0 && first[0] == '{' {
 		if ok, err := d.decodeJSON(data); ok || err != nil {
 			return d.docs, d.deviations, err
@@ -125,15 +137,21 @@ func (d *fileDecoder) document(node *yaml.Node) error {
 	}
 	switch value := value.(type) {
 	case nil:
-		d.deviationf(node.Line, "the document is empty; remove the separator (---)")
-		return nil
+		return nil // An empty document, or one of comments only.
 	case map[string]any:
 		if len(d.docs) >= d.limits.Manifests {
 			return d.errorf(ReasonLimit, node.Line, "more than %d documents", d.limits.Manifests)
 		}
-		d.docs = append(d.docs, document{content: value, number: d.number, line: node.Line})
+		doc := document{content: value, number: d.number, line: node.Line}
+		if d.keepNodes {
+			doc.node = node
+		}
+		d.docs = append(d.docs, doc)
 		return nil
 	default:
+		if d.anyRoot {
+			return nil
+		}
 		return d.errorf(ReasonInvalid, node.Line, "the document is a %s, must be a mapping", typeName(value))
 	}
 }
@@ -232,7 +250,7 @@ func (d *fileDecoder) mapping(node *yaml.Node, depth int) (any, error) {
 		}
 		before := len(content)
 		if content[key] = value; len(content) == before {
-			d.deviationf(keyNode.Line, "duplicate key %q in a mapping; the last value is used", key)
+			d.duplicate(key, keyNode.Line, firstLine(node, keyNode))
 		}
 	}
 	for _, from := range merges {
@@ -293,8 +311,29 @@ func (d *fileDecoder) key(node *yaml.Node, depth int) (string, error) {
 	}
 }
 
+// firstLine returns the line of the first key of a mapping that is written as the
+// given one, or 0.
+func firstLine(mapping, key *yaml.Node) int {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		if k := mapping.Content[i]; k != key && k.Value == key.Value {
+			return k.Line
+		}
+	}
+	return 0
+}
+
+// duplicate reports a key that a mapping has twice.
+func (d *fileDecoder) duplicate(key string, line, first int) {
+	also := ""
+	if first != 0 {
+		also = fmt.Sprintf(", also on line %d", first)
+	}
+	d.deviationf(line, "duplicate key %q in a mapping%s; remove one of them, since only the last value is used", key, also)
+	d.deviations[len(d.deviations)-1].duplicate = true
+}
+
 func (d *fileDecoder) deviationf(line int, format string, args ...any) {
-	d.deviations = append(d.deviations, deviation{d.file, d.number, line, fmt.Sprintf(format, args...)})
+	d.deviations = append(d.deviations, deviation{file: d.file, number: d.number, line: line, message: fmt.Sprintf(format, args...)})
 }
 
 func (d *fileDecoder) errorf(kind string, line int, format string, args ...any) error {

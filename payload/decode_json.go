@@ -15,6 +15,8 @@ type jsonDecoder struct {
 	*fileDecoder
 	tokens *json.Decoder
 	data   []byte
+	// track remembers the lines of keys, which only duplicates need.
+	track bool
 }
 
 // decodeJSON decodes the file as a stream of JSON objects. ok is false for other
@@ -23,7 +25,21 @@ func (d *fileDecoder) decodeJSON(data []byte) (ok bool, err error) {
 	if !json.Valid(firstJSON(data)) {
 		return false, nil
 	}
-	j := &jsonDecoder{fileDecoder: d, tokens: json.NewDecoder(bytes.NewReader(data)), data: data}
+	j := &jsonDecoder{fileDecoder: d, data: data}
+	ok, err = j.decodeAll()
+	if ok && len(d.deviations) > 0 {
+		// The lines of all keys are needed only to report the duplicate ones.
+		d.docs, d.deviations, d.number = nil, nil, 0
+		j.track = true
+		return j.decodeAll()
+	}
+	return ok, err
+}
+
+// decodeAll decodes the stream.
+func (j *jsonDecoder) decodeAll() (ok bool, err error) {
+	d, data := j.fileDecoder, j.data
+	j.tokens = json.NewDecoder(bytes.NewReader(data))
 	j.tokens.UseNumber()
 	for {
 		token, err := j.tokens.Token()
@@ -112,6 +128,10 @@ func (j *jsonDecoder) array(depth int) (any, error) {
 
 func (j *jsonDecoder) object(depth int) (any, error) {
 	content := map[string]any{}
+	var lines map[string]int
+	if j.track {
+		lines = map[string]int{}
+	}
 	for j.tokens.More() {
 		token, err := j.tokens.Token()
 		if err != nil {
@@ -131,7 +151,9 @@ func (j *jsonDecoder) object(depth int) (any, error) {
 		}
 		before := len(content)
 		if content[key] = value; len(content) == before {
-			j.deviationf(j.lineAt(offset), "duplicate key %q in a mapping; the last value is used", key)
+			j.duplicate(key, j.lineAt(offset), lines[key])
+		} else if lines != nil {
+			lines[key] = j.lineAt(offset)
 		}
 		j.size += len(key) + 1
 	}

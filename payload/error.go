@@ -4,7 +4,9 @@
 package payload
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -56,3 +58,44 @@ func (e *LoadError) Reason() string { return e.Kind }
 
 // Retriable returns false: the same content is rejected again.
 func (e *LoadError) Retriable() bool { return false }
+
+// maxProblems limits the problems that one error lists.
+const maxProblems = 20
+
+// Problems collects the errors of a payload, in order, so that all of them are
+// reported at once. The zero value is empty.
+type Problems struct {
+	list []error
+	cut  int
+}
+
+// Add adds an error, or each of joined errors; nil is ignored.
+func (p *Problems) Add(err error) {
+	joined, isList := err.(interface{ Unwrap() []error })
+	switch {
+	case err == nil:
+	case isList:
+		for _, e := range joined.Unwrap() {
+			p.Add(e)
+		}
+	case len(p.list) < maxProblems:
+		p.list = append(p.list, err)
+	default:
+		p.cut++
+	}
+}
+
+// Err returns nil without a problem, the only one, or an error that lists them,
+// one per line: at most 20, and the number of the others.
+func (p *Problems) Err() error {
+	switch {
+	case len(p.list) == 0:
+		return nil
+	case len(p.list) == 1:
+		return p.list[0]
+	case p.cut > 0:
+		return errors.Join(append(slices.Clip(p.list), fmt.Errorf("and %d more problems", p.cut))...)
+	default:
+		return errors.Join(p.list...)
+	}
+}

@@ -57,6 +57,11 @@ type typeSchema struct {
 	fields map[string]*typeSchema
 	// item of a list, or of a mapping with arbitrary keys.
 	item *typeSchema
+	// scalar is the kind of other values: reflect.Slice for base64, reflect.Map
+	// for a mapping with items, reflect.Invalid for any content.
+	scalar reflect.Kind
+	// decoded is a type that decodes itself.
+	decoded reflect.Type
 }
 
 func (ts *typeSchema) isOpaque() bool { return ts.fields == nil && ts.item == nil }
@@ -94,12 +99,15 @@ func (s *schemaCache) forType(t reflect.Type) *typeSchema {
 	s.byType[t] = ts // Stored before its parts, since types may be recursive.
 	switch {
 	case reflect.PointerTo(t).Implements(unmarshaler):
-		// The type decodes itself, such as a quantity.
+		ts.decoded = t // For example, a quantity.
 	case t.Kind() == reflect.Struct:
 		ts.fields = map[string]*typeSchema{}
 		s.addFields(ts, t)
 	case t.Kind() == reflect.Map, t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
 		ts.item = s.forType(t.Elem())
+		ts.scalar = t.Kind()
+	default:
+		ts.scalar = t.Kind()
 	}
 	return ts
 }

@@ -135,9 +135,7 @@ func TestCVOPayloadsLoadWithWarningsThatHaveALine(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"release-manifests/0000_10_a_00.yaml:1: the file starts with a byte-order mark; remove it",
-		"release-manifests/0000_10_a_00.yaml:3 (document 2): the document is empty; remove the separator (---)",
-		`release-manifests/0000_10_b_00.yaml:2 (document 1): duplicate key "kind" in a mapping; the last value is used`,
+		`release-manifests/0000_10_b_00.yaml:2 (document 1): duplicate key "kind" in a mapping, also on line 1; remove one of them, since only the last value is used`,
 		"release-manifests/0000_20_e_00.yaml:1 (document 1): ConfigMap e: annotation x is a boolean, must be a string; quote it",
 		"release-manifests/other.yaml: invalid file name: must have the form 0000_<run level>_<component>_<rest>.yaml",
 		"release-manifests/0000_20_d_01.yaml:1 (document 1): ConfigMap d is already defined at release-manifests/0000_20_d_00.yaml:1 (document 1); the last manifest is applied",

@@ -42,8 +42,9 @@ type scan struct {
 	meta       Metadata
 	files      []scannedFile
 	deviations []deviation
-	cvo        bool // some annotation is from CVO
-	profiled   bool // some annotation is lockstep.dev/profile
+	ignored    []string // hidden files
+	cvo        bool     // some annotation is from CVO
+	profiled   bool     // some annotation is lockstep.dev/profile
 	hash       string
 	builder    builder
 }
@@ -118,6 +119,7 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 		Previous: s.meta.Previous, MinimumVersion: s.meta.MinimumVersion, VersionHash: s.hash,
 	}
 	mode := s.cvo || opts.Selection.Profile != "" && !s.profiled
+	p.CVO = mode
 	if want != nil {
 		if err := s.expect(*want, mode); err != nil {
 			return nil, err
@@ -127,10 +129,8 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	if p.Images, p.Kubernetes, err = readReferences(tree, s.meta.Version); err != nil {
 		return nil, err
 	}
-	for _, o := range s.deviations {
-		if err := p.reportDeviation(o, mode); err != nil {
-			return nil, err
-		}
+	if err := p.reportDeviations(s, mode); err != nil {
+		return nil, err
 	}
 	if err := p.selectFrom(s, opts, mode); err != nil {
 		return nil, err
@@ -159,10 +159,11 @@ func scanTree(tree fs.FS, limits Limits) (*scan, error) {
 	s := &scan{meta: meta}
 	sum := sha256.New()
 	fmt.Fprintf(sum, "lockstep release v1\n%x\n", sha256.Sum256(bytes.TrimSpace(raw)))
-	names, err := manifestFiles(tree)
+	names, ignored, err := manifestFiles(tree)
 	if err != nil {
 		return nil, err
 	}
+	s.ignored = ignored
 	left, manifests := limits.Bytes, limits.Manifests
 	for _, name := range names {
 		data, err := readBounded(tree, name, left)
@@ -192,26 +193,30 @@ func scanTree(tree fs.FS, limits Limits) (*scan, error) {
 	return s, nil
 }
 
-// manifestFiles lists the manifest files in payload order.
-func manifestFiles(tree fs.FS) ([]string, error) {
-	var names []string
+// manifestFiles lists the manifest files in payload order. Hidden files, which
+// editors and operating systems leave behind, are ignored.
+func manifestFiles(tree fs.FS) (names, ignored []string, err error) {
 	for _, dir := range []string{ManifestsDir, ReleaseDir} {
 		entries, err := fs.ReadDir(tree, dir)
 		if errors.Is(err, fs.ErrNotExist) && dir == ManifestsDir {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", dir, err)
+			return nil, nil, fmt.Errorf("list %s: %w", dir, err)
 		}
 		start := len(names)
 		for _, e := range entries {
-			if ext := path.Ext(e.Name()); !e.IsDir() && (ext == ".yaml" || ext == ".yml" || ext == ".json") {
+			switch ext := path.Ext(e.Name()); {
+			case e.IsDir() || ext != ".yaml" && ext != ".yml" && ext != ".json":
+			case strings.HasPrefix(e.Name(), "."):
+				ignored = append(ignored, path.Join(dir, e.Name()))
+			default:
 				names = append(names, path.Join(dir, e.Name()))
 			}
 		}
 		slices.Sort(names[start:])
 	}
-	return names, nil
+	return names, ignored, nil
 }
 
 // fileName is CVO's pattern for names of manifest files.
@@ -236,30 +241,13 @@ func (s *scan) file(name string, data []byte, limits Limits) (scannedFile, error
 	s.deviations = append(s.deviations, deviations...)
 	f.entries = make([]entry, 0, len(docs))
 	for _, doc := range docs {
-		for _, content := range expandList(doc.content) {
-			e := entry{content: content, number: doc.number, line: doc.line}
+		for _, item := range expandList(doc.content) {
+			e := entry{content: item.content, number: doc.number, line: doc.line}
 			s.prepare(&e)
 			f.entries = append(f.entries, e)
 		}
 	}
 	return f, nil
-}
-
-// expandList returns the items of a v1 List, as kubectl does.
-func expandList(content map[string]any) []map[string]any {
-	items, isList := content["items"].([]any)
-	if !isList || content["kind"] != "List" || content["apiVersion"] != "v1" {
-		return []map[string]any{content}
-	}
-	out := make([]map[string]any, 0, len(items))
-	for _, item := range items {
-		object, ok := item.(map[string]any)
-		if !ok {
-			object = map[string]any{} // Rejected later, since it has no kind.
-		}
-		out = append(out, expandList(object)...)
-	}
-	return out
 }
 
 // prepare evaluates the object's annotations and builds its manifest.

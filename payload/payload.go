@@ -42,6 +42,9 @@ type Payload struct {
 	// VersionHash is "sha256:<hex>" over the metadata and all manifests before
 	// selection.
 	VersionHash string
+	// CVO is true if the payload was read as the cluster-version-operator reads
+	// it: the manifests of a component are applied in the order of their files.
+	CVO bool
 	// Manifests are the included manifests in payload order.
 	Manifests []Manifest
 	// Images are the component images by name in image-references, nil without

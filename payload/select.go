@@ -23,6 +23,19 @@ func (p *Payload) reportDeviation(o deviation, cvo bool) error {
 	return nil
 }
 
+// reportDeviations reports what the decoder accepted as CVO does, all of it, and
+// the hidden files.
+func (p *Payload) reportDeviations(s *scan, cvo bool) error {
+	for _, name := range s.ignored {
+		p.warn(name, 0, 0, "hidden file; ignored")
+	}
+	var all Problems
+	for _, o := range s.deviations {
+		all.Add(p.reportDeviation(o, cvo))
+	}
+	return all.Err()
+}
+
 func (p *Payload) selectFrom(s *scan, opts LoadOptions, cvo bool) error {
 	f := filter{Selection: opts.Selection, cvo: cvo, major: p.major(), requested: opts.Selection.requested()}
 	if err := p.resolveCapabilities(s, &f, opts); err != nil {
@@ -60,7 +73,7 @@ func (p *Payload) selectAll(s *scan, f *filter) error {
 		if len(p.Manifests) == before || file.runLevel >= 0 {
 			continue
 		}
-		if err := p.reportDeviation(deviation{file.name, 0, 0, "invalid file name: must have the form 0000_<run level>_<component>_<rest>.yaml"}, f.cvo); err != nil {
+		if err := p.reportDeviation(deviation{file: file.name, message: "invalid file name: must have the form 0000_<run level>_<component>_<rest>.yaml"}, f.cvo); err != nil {
 			return err
 		}
 	}
@@ -102,6 +115,9 @@ func (p *Payload) selectOne(f *filter, file *scannedFile, e *entry) error {
 	}
 	if f.cvo {
 		p.warnInjection(&m)
+		if err := p.dropNamespace(&m); err != nil {
+			return at(err)
+		}
 	}
 	p.Manifests = append(p.Manifests, m)
 	return nil

@@ -45,12 +45,3 @@ func ParseState(name string) (s State, ok bool) {
 	}
 	return 0, false
 }
-
-// Waits reports whether each object must be in sync and ready before dependent
-// objects are applied. Initializing does so only for Jobs, and waits for all
-// other objects at the end; Reconciling doesn't wait.
-func (s State) Waits() bool { return s == Updating || s == RollingBack }
-
-// WaitsFor reports whether the object must be in sync and ready before dependent
-// objects are applied.
-func (s State) WaitsFor(id ObjectID) bool { return s.Waits() || s == Initializing && id.IsJob() }

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/build"
 	"github.com/lockstep-dev/lockstep/payload/registry"
+	"github.com/lockstep-dev/lockstep/payload/taskgraph"
 	"github.com/lockstep-dev/lockstep/payload/verify"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
 )
@@ -72,6 +74,11 @@ kustomization or plain manifests. Remote bases aren't fetched and no plugins are
 run. The digest is reproducible. All variants that clusters can select by profile,
 feature set and capabilities are validated.
 
+Types, list keys and namespaces of Kubernetes' own kinds are checked in the source
+files. Namespaces of cluster-scoped objects are removed; objects without a namespace
+get that of their component in release.yaml, or are rejected. Files without
+manifests are ignored and listed.
+
 DESTINATION is host/repository[:tag], oci:DIR[:tag] for an OCI layout, or
 path:DIR for a folder of a Git repository. Without it the release is only built
 and validated. The last line of the output is the reference to sign.`,
@@ -109,12 +116,15 @@ func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, s
 	id := r.Identity()
 	checked, err := checkRelease(files)
 	if err != nil {
-		return invalid(fmt.Errorf("validate release: %w", err))
+		return invalid(fmt.Errorf("validate release: %s", r.InSource(err.Error())))
 	}
-	for _, w := range checked.Warnings {
-		if err := printf(out, "warning: %s\n", sanitize.Line(w)); err != nil {
+	for _, w := range append(r.Warnings(), checked.Warnings...) {
+		if err := printf(out, "warning: %s\n", sanitize.Clip(r.InSource(w), 512)); err != nil {
 			return err
 		}
+	}
+	if err := printIgnored(out, r.Ignored()); err != nil {
+		return err
 	}
 	if err := printf(out, "%s %s: %d manifests in %d files\n", id.Product, id.Version, len(checked.Manifests), len(r.Files())); err != nil {
 		return err
@@ -135,8 +145,23 @@ func buildRelease(ctx context.Context, out io.Writer, client *registry.Client, s
 	return printf(out, "%s\n", p.Reference())
 }
 
-// checkRelease validates all variants of the release as a cluster would, health
-// rules included: a cluster compiles those only when it applies their objects.
+// printIgnored lists the files of the source that contain no manifests.
+func printIgnored(out io.Writer, names []string) error {
+	const shown = 10
+	if len(names) == 0 {
+		return nil
+	}
+	list := strings.Join(names[:min(len(names), shown)], ", ")
+	if more := len(names) - shown; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return printf(out, "ignored %d files without manifests: %s\n", len(names), sanitize.Clip(list, 2048))
+}
+
+// checkRelease validates all variants of the release as a cluster would: health
+// rules, which a cluster compiles only when it applies their objects, and the order
+// of an update, which blocks only clusters that don't have the objects yet. CVO's
+// payloads rely on objects of earlier versions, so their order is a warning.
 func checkRelease(files fs.FS) (*payload.Payload, error) {
 	p, err := payload.Check(files)
 	if err != nil {
@@ -151,7 +176,15 @@ func checkRelease(files fs.FS) (*payload.Payload, error) {
 			return nil, fmt.Errorf("%s:%d (document %d): %s: annotation %s: %w", m.File, m.Line, m.Document, m.ID, payload.AnnotationHealth, err)
 		}
 	}
-	return p, nil
+	var orders payload.Problems
+	for _, problem := range taskgraph.CheckOrder(p.Manifests, payload.Updating, p.CVO, nil) {
+		if p.CVO {
+			p.Warnings = append(p.Warnings, problem.Message)
+			continue
+		}
+		orders.Add(errors.New(problem.Message))
+	}
+	return p, orders.Err()
 }
 
 // newOSCommand returns `lockstep os`.

@@ -42,7 +42,7 @@ with --trust-policy before they are opened.`,
 			if err != nil {
 				return err
 			}
-			g := taskgraph.Build(p.Manifests, s, taskgraph.Order{})
+			g := taskgraph.Build(p.Manifests, s, taskgraph.Order{Serial: p.CVO})
 			switch output {
 			case "":
 				return g.WriteText(cmd.OutOrStdout())

@@ -197,6 +197,9 @@ func (in *inspection) add(p *payload.Payload) {
 	for _, w := range p.Warnings {
 		in.Problems = append(in.Problems, sanitize.Line(w))
 	}
+	for _, err := range p.ScopeErrors() {
+		in.Problems = append(in.Problems, sanitize.Line(err.Error()))
+	}
 	for i := range p.Manifests {
 		in.place(&p.Manifests[i])
 	}

@@ -269,3 +269,39 @@ func TestABuildThatNoClusterWouldLoadIsRefused(t *testing.T) {
 		t.Error("variants of one object can't be built")
 	}
 }
+
+func TestBuildReportsWhatItFoundInTheSource(t *testing.T) {
+	d := newDesk(t)
+	files := platform()
+	files["release.yaml"] = strings.Replace(files["release.yaml"], "runLevel: 10", "runLevel: 10, namespace: base", 1)
+	files["base/role.yaml"] = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: reader, namespace: web}\n"
+	files["base/config.yaml"] = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\nbogus: 1\n"
+	files["base/values.yaml"], files["base/README.md"] = "replicas: 3\n", "text"
+	code, out := d.run("release", "build", d.source(files))
+	for _, want := range []string{
+		"warning: base/role.yaml:3 (document 1): rbac.authorization.k8s.io ClusterRole web/reader: namespace web is removed",
+		"warning: base/config.yaml:1 (document 1): ConfigMap base/a: ConfigMap of v1 has no field .bogus",
+		"ignored 2 files without manifests: base/README.md, base/values.yaml",
+		"platform 1.4.2: 4 manifests in 5 files",
+	} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("the output lacks %q", want)
+		}
+	}
+	files["base/broken.yaml"] = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b, annotations: {lockstep.dev/wait: forever}}\n"
+	if code, out := d.run("release", "build", d.source(files)); code != exitInvalid || !strings.Contains(out, "base/broken.yaml:1 (document 1): ConfigMap base/b: annotation lockstep.dev/wait") {
+		t.Error("the position of an annotation isn't in the source")
+	}
+	files["base/broken.yaml"] = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d, namespace: web}
+spec:
+  selector: {matchLabels: {app: d}}
+  template:
+    metadata: {labels: {app: d}}
+    spec: {containers: [{name: c, image: x, envFrom: [{configMapRef: {name: settings}}]}]}
+`
+	if code, out := d.run("release", "build", d.source(files)); code != exitInvalid || !strings.Contains(out, "Deployment web/d (base/broken.yaml:1)") || !strings.Contains(out, "ConfigMap web/settings (web/cm.yaml:1 (document 1))") {
+		t.Error("an order that can't work was built, or its objects aren't named")
+	}
+}

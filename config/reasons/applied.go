@@ -39,6 +39,7 @@ func release() Group {
 			{"StoredVersions", Operator, "objects are stored in a version that a CRD removes", "migrate them, then remove the version from `status.storedVersions`"},
 			{"InvalidHealthRule", Operator, "a health rule of the release can't be evaluated, so the release is rejected", "correct the rule in the message"},
 			{"PruneGuard", Operator, "more objects would be deleted than `spec.prune.maxPercent` allows; none is deleted", "check the cause, then raise the percentage"},
+			{"ManifestOrder", Operator, "an object needs another one that is applied after it and isn't in the cluster, so the update would wait for it until it times out; the message has their files and lines", "change the order and build again, or create the missing object"},
 			{"DryRunRefused", Automatic, "the API server rejected objects in the dry run; none was applied", "see the first error in the message"},
 			{"MultipleErrors", Automatic, "several objects failed; the message has the first ones", "see the action for each"},
 			{"ManifestNotApplied", Automatic, "an object couldn't be applied, for a cause without its own reason", "see the error in the message"},

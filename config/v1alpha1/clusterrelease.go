@@ -278,7 +278,8 @@ type ComponentPolicy struct {
 	// +optional
 	OnUnhealthy string `json:"onUnhealthy,omitempty"`
 	// Timeout is how long the component's objects may take to become ready, as
-	// a Go duration. Default: spec.timeout.
+	// a Go duration. Default: spec.timeout, or 1m if onUnhealthy is warn; the
+	// update continues then.
 	// +optional
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 }

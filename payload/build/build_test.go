@@ -19,7 +19,7 @@ import (
 
 const head = "product: platform\nversion: 1.4.2\ncomponents: [{name: web, runLevel: 30}]\n"
 
-const configMap = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+const configMap = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: web}\n"
 
 // buildFiles builds a source with the given files.
 func buildFiles(t *testing.T, files map[string]string) (*Release, error) {
@@ -44,7 +44,7 @@ components:
 - {name: base, runLevel: 5, path: folders/base}
 `,
 		"web/kustomization.yaml":   "resources: [../shared, deploy.yaml]\nnamePrefix: x-\n",
-		"web/deploy.yaml":          "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: Web}\n",
+		"web/deploy.yaml":          "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: Web, namespace: web}\n",
 		"shared/kustomization.yml": "resources: [ns.yaml]\n",
 		"shared/ns.yaml":           "apiVersion: v1\nkind: Namespace\nmetadata: {name: web}\n",
 		"folders/base/b.yaml":      configMap,
@@ -114,7 +114,7 @@ func TestInvalidSourcesAreRejected(t *testing.T) {
 		"a run level over 99":               {map[string]string{"release.yaml": strings.Replace(head, "30", "100", 1)}, "run level"},
 		"an empty component":                {map[string]string{"release.yaml": head, "web/x.txt": ""}, "no manifest"},
 		"a missing component":               {map[string]string{"release.yaml": head}, "web"},
-		"a document without a kind":         {map[string]string{"release.yaml": head, "web/a.yaml": "a: b\n"}, "no apiVersion or kind"},
+		"a document without a kind":         {map[string]string{"release.yaml": head, "web/a.yaml": "metadata: {name: a}\n"}, "web/a.yaml:1 (document 1): the document has no apiVersion or kind"},
 		"a subdirectory of plain manifests": {map[string]string{"release.yaml": head, "web/a.yaml": configMap, "web/sub/b.yaml": configMap}, "without a kustomization"},
 	} {
 		t.Run(name, func(t *testing.T) {

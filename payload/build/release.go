@@ -22,10 +22,12 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/blang/semver/v4"
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/payload"
@@ -59,6 +61,9 @@ type Component struct {
 	RunLevel int    `yaml:"runLevel"`
 	// Path is the directory in the source; the default is the component's name.
 	Path string `yaml:"path,omitempty"`
+	// Namespace is added to manifests without a namespace whose kind is
+	// namespaced. The default is to reject these.
+	Namespace string `yaml:"namespace,omitempty"`
 }
 
 // Release is a rendered and packed release.
@@ -66,6 +71,10 @@ type Release struct {
 	source  Source
 	files   []file
 	archive []byte
+	// rendered are the objects of the files.
+	rendered []rendered
+	warnings []string
+	ignored  []string
 }
 
 type file struct {
@@ -85,6 +94,57 @@ func (r *Release) Files() []string {
 		out = append(out, f.name)
 	}
 	return out
+}
+
+// Warnings returns what the build changed or may not work, each with file and
+// line in the source.
+func (r *Release) Warnings() []string { return slices.Clone(r.warnings) }
+
+// Ignored returns the files of the components that contain no manifest, sorted
+// within each component. Files that a kustomization doesn't refer to aren't listed.
+func (r *Release) Ignored() []string { return slices.Clone(r.ignored) }
+
+// payloadPosition matches a position in the release: file, line and document.
+var payloadPosition = regexp.MustCompile(payload.ReleaseDir + `/[0-9a-z_.-]+(:\d+)?( \(document (\d+)\))?`)
+
+// InSource replaces the positions in a message about the release's files by those
+// in the source.
+func (r *Release) InSource(message string) string {
+	return payloadPosition.ReplaceAllStringFunc(message, func(at string) string {
+		m := payloadPosition.FindStringSubmatch(at)
+		name := at[:len(at)-len(m[1])-len(m[2])]
+		for i := range r.rendered {
+			if f := &r.rendered[i]; f.name == name {
+				return f.position(m[1], m[2], m[3])
+			}
+		}
+		return at
+	})
+}
+
+// position returns the position in the source of a line or a document.
+func (f *rendered) position(line, suffix, document string) string {
+	n, err := strconv.Atoi(document)
+	if document == "" && len(f.objects) == 1 {
+		n, err = 1, nil
+	}
+	switch {
+	case len(f.objects) == 0:
+		return f.name + line + suffix
+	case f.data != nil && f.whole:
+		return f.objects[0].File + line + suffix // The lines are the same.
+	case err != nil || n < 1 || n > len(f.objects):
+		return f.objects[0].File
+	}
+	o := &f.objects[n-1]
+	at := o.File
+	if o.Line > 0 {
+		at += ":" + strconv.Itoa(o.Line)
+	}
+	if o.Document > 0 {
+		at += fmt.Sprintf(" (document %d)", o.Document)
+	}
+	return at
 }
 
 // Tree returns the release's files as a tree. Signatures of a payload path cover
@@ -123,13 +183,24 @@ func buildTree(in *tree.Tree, version string) (*Release, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read release source: %s: %w", SourceFile, err)
 	}
-	r := &Release{source: src}
-	for _, c := range src.Components {
-		files, err := render(in, c)
-		if err != nil {
-			return nil, fmt.Errorf("render component %s: %w", c.Name, err)
+	render := &renderer{in: in}
+	for i := range src.Components {
+		c := &src.Components[i]
+		if err := render.render(c); err != nil {
+			render.problems.Add(fmt.Errorf("render component %s: %w", c.Name, err))
 		}
-		r.files = append(r.files, files...)
+	}
+	render.place()
+	if err := render.problems.Err(); err != nil {
+		return nil, err
+	}
+	r := &Release{source: src, rendered: render.files, warnings: render.warnings, ignored: render.ignored}
+	for i := range render.files {
+		b, err := render.files[i].encode()
+		if err != nil {
+			return nil, err
+		}
+		r.files = append(r.files, file{render.files[i].name, b})
 	}
 	meta, err := src.metadata()
 	if err != nil {
@@ -188,6 +259,8 @@ func (s *Source) checkComponents() error {
 			return fmt.Errorf("duplicate component %q", c.Name)
 		case c.RunLevel < 0 || c.RunLevel > maxRunLevel:
 			return fmt.Errorf("component %s has run level %d, must be 0 to %d", c.Name, c.RunLevel, maxRunLevel)
+		case c.Namespace != "" && len(validation.IsDNS1123Label(c.Namespace)) > 0:
+			return fmt.Errorf("component %s has namespace %q, must be lower-case letters, digits and '-'", c.Name, c.Namespace)
 		case !fs.ValidPath(c.Path) || c.Path == ".":
 			return fmt.Errorf("component %s has path %q, must be a directory in the source", c.Name, c.Path)
 		}

@@ -5,112 +5,191 @@ package build
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-	"sigs.k8s.io/kustomize/api/krusty"
-	ktypes "sigs.k8s.io/kustomize/api/types"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/payload/tree"
 )
 
-// kustomizationNames are the file names of kustomizations.
-func kustomizationNames() []string {
-	return []string{"kustomization.yaml", "kustomization.yml", "Kustomization"}
+// rendered is a file of the release before it is packed.
+type rendered struct {
+	name      string
+	component *Component
+	// data is the content in the source; nil if it must be encoded from the
+	// objects.
+	data []byte
+	// whole is true if data is a whole file of the source.
+	whole   bool
+	objects []payload.SourceObject
 }
 
-// render returns the manifests of a component, with file names in CVO's order.
-func render(in *tree.Tree, c Component) ([]file, error) {
-	if _, err := fs.ReadDir(in, c.Path); err != nil {
-		return nil, err
+// renderer renders the components of a source. It collects all problems, so that
+// one build reports them together.
+type renderer struct {
+	in       *tree.Tree
+	files    []rendered
+	scopes   payload.Scopes
+	problems payload.Problems
+	warnings []string
+	ignored  []string
+}
+
+// render adds the manifests of a component, with file names in CVO's order.
+func (r *renderer) render(c *Component) error {
+	if _, err := fs.ReadDir(r.in, c.Path); err != nil {
+		return err
 	}
-	var out []file
+	before := len(r.files)
+	var ok bool
 	var err error
-	if isKustomization(in, c.Path) {
-		out, err = kustomize(in, c)
+	if isKustomization(r.in, c.Path) {
+		ok, err = r.kustomize(c)
 	} else {
-		out, err = plain(in, c)
+		ok, err = r.plain(c)
 	}
-	if err == nil && len(out) == 0 {
-		err = fmt.Errorf("%s contains no manifest", c.Path)
+	if err != nil || !ok {
+		return err // Its problems are more precise than that the component is empty.
 	}
-	return out, err
+	objects := 0
+	for i := range r.files[before:] {
+		f := &r.files[before+i]
+		objects += len(f.objects)
+		for j := range f.objects {
+			r.scopes.Add(f.objects[j].Content)
+		}
+	}
+	if objects == 0 {
+		return fmt.Errorf("%s contains no manifest; remove the component from %s to delete its objects from clusters", c.Path, SourceFile)
+	}
+	return nil
 }
 
-func isKustomization(in fs.FS, dir string) bool {
-	for _, n := range kustomizationNames() {
-		if _, err := fs.Stat(in, path.Join(dir, n)); err == nil {
-			return true
+// fileName returns "0000_<run level>_<component>_<number>-<rest>.yaml".
+func fileName(c *Component, number int, rest string) string {
+	return fmt.Sprintf("%s/0000_%02d_%s_%04d-%s.yaml", payload.ReleaseDir, c.RunLevel, c.Name, number, rest)
+}
+
+// plain adds the YAML and JSON files of a directory, sorted by name. Hidden files
+// and files without manifests are ignored. ok is false if there were problems.
+func (r *renderer) plain(c *Component) (ok bool, err error) {
+	entries, err := fs.ReadDir(r.in, c.Path)
+	if err != nil {
+		return false, err
+	}
+	ok = true
+	number := 0
+	for _, e := range entries {
+		name := path.Join(c.Path, e.Name())
+		ext := path.Ext(e.Name())
+		switch {
+		case strings.HasPrefix(e.Name(), "."), !e.IsDir() && ext != ".yaml" && ext != ".yml" && ext != ".json":
+			r.ignored = append(r.ignored, name)
+			continue
+		case e.IsDir():
+			r.problems.Add(fmt.Errorf("%s: directories without a kustomization can't have subdirectories", name))
+			ok = false
+			continue
 		}
+		b, err := r.in.ReadFile(name)
+		if err != nil {
+			return false, err
+		}
+		src, err := payload.DecodeSource(name, b, false)
+		if err != nil {
+			r.problems.Add(err)
+			ok = false
+			continue
+		}
+		if !slices.ContainsFunc(src.Objects, func(o payload.SourceObject) bool { return o.IsManifest() }) {
+			r.ignored = append(r.ignored, name)
+			continue
+		}
+		ok = r.check(src.Objects) && ok
+		if !src.Clean {
+			b = nil
+		}
+		r.files = append(r.files, rendered{fileName(c, number, slug(strings.TrimSuffix(e.Name(), ext))), c, b, true, src.Objects})
+		number++
+	}
+	return ok, nil
+}
+
+// check reports the problems of objects and returns false if there are any.
+func (r *renderer) check(objects []payload.SourceObject) bool {
+	ok := true
+	for i := range objects {
+		for _, err := range append(payload.CheckSource(&objects[i]), checkListKeys(&objects[i])...) {
+			r.problems.Add(err)
+			ok = false
+		}
+	}
+	return ok
+}
+
+// place gives all objects the namespaces that their kinds require: it removes
+// those of cluster-scoped objects and adds those of the components.
+func (r *renderer) place() {
+	for i := range r.files {
+		f := &r.files[i]
+		for j := range f.objects {
+			if r.placeOne(&f.objects[j], f.component) {
+				f.data = nil
+			}
+		}
+	}
+}
+
+// placeOne reports whether it changed the object.
+func (r *renderer) placeOne(o *payload.SourceObject, c *Component) bool {
+	id := o.ID()
+	scope := r.scopes.Of(id.GroupKind())
+	metadata, _ := o.Content["metadata"].(map[string]any)
+	switch {
+	case metadata == nil || id.Name == "": // Reported already.
+	case scope == kinds.ClusterScoped && id.Namespace != "":
+		r.warnAt(o, []string{"metadata", "namespace"}, "%s: namespace %s is removed, since the kind is cluster-scoped", id, id.Namespace)
+		delete(metadata, "namespace")
+		return true
+	case scope == kinds.Namespaced && id.Namespace == "" && c.Namespace != "":
+		metadata["namespace"] = c.Namespace
+		return true
+	case scope == kinds.Namespaced && id.Namespace == "":
+		r.problems.Add(o.Errorf([]string{"metadata"}, "%s has no namespace, but its kind is namespaced; set metadata.namespace, or the component's namespace in %s", id, SourceFile))
+	case scope == kinds.UnknownScope && id.Namespace == "" && c.Namespace != "":
+		r.warnAt(o, []string{"metadata"}, "%s: the component's namespace isn't added, since the release has no CRD that shows whether the kind is namespaced; set metadata.namespace if it is", id)
 	}
 	return false
 }
 
-// fileName returns "0000_<run level>_<component>_<number>-<rest>.yaml".
-func fileName(c Component, number int, rest string) string {
-	return fmt.Sprintf("%s/0000_%02d_%s_%04d-%s.yaml", payload.ReleaseDir, c.RunLevel, c.Name, number, rest)
+func (r *renderer) warnAt(o *payload.SourceObject, at []string, format string, args ...any) {
+	r.warnings = append(r.warnings, o.Errorf(at, format, args...).Error())
 }
 
-// plain returns the YAML and JSON files of a directory unchanged, sorted by name.
-// They must contain only objects.
-func plain(in *tree.Tree, c Component) ([]file, error) {
-	entries, err := fs.ReadDir(in, c.Path)
-	if err != nil {
-		return nil, err
+// encode returns the content of a file.
+func (f *rendered) encode() ([]byte, error) {
+	if f.data != nil {
+		return f.data, nil
 	}
-	var out []file
-	for _, e := range entries {
-		ext := path.Ext(e.Name())
-		switch {
-		case e.IsDir():
-			return nil, fmt.Errorf("%s: directories without a kustomization can't have subdirectories", path.Join(c.Path, e.Name()))
-		case ext != ".yaml" && ext != ".yml" && ext != ".json":
-			continue
+	var out bytes.Buffer
+	for i := range f.objects {
+		if i > 0 {
+			out.WriteString("---\n")
 		}
-		b, err := in.ReadFile(path.Join(c.Path, e.Name()))
+		b, err := yaml.Marshal(f.objects[i].Content)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("encode %s of %s: %w", f.objects[i].ID(), f.objects[i].File, err)
 		}
-		if err := checkObjects(b); err != nil {
-			return nil, fmt.Errorf("%s: %w", path.Join(c.Path, e.Name()), err)
-		}
-		out = append(out, file{fileName(c, len(out), slug(strings.TrimSuffix(e.Name(), ext))), b})
+		out.Write(b)
 	}
-	return out, nil
-}
-
-// checkObjects rejects documents that aren't Kubernetes objects.
-func checkObjects(b []byte) error {
-	dec := yaml.NewDecoder(bytes.NewReader(b))
-	for i := 1; ; i++ {
-		var o struct {
-			APIVersion string `yaml:"apiVersion"`
-			Kind       string `yaml:"kind"`
-			Metadata   struct {
-				Name string `yaml:"name"`
-			} `yaml:"metadata"`
-		}
-		err := dec.Decode(&o)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("document %d: %w", i, err)
-		case o.Kind == "" || o.APIVersion == "":
-			return fmt.Errorf("document %d has no apiVersion or kind", i)
-		case o.Metadata.Name == "" && !strings.HasSuffix(o.Kind, "List"):
-			return fmt.Errorf("document %d (%s) has no metadata.name", i, o.Kind)
-		}
-	}
+	return out.Bytes(), nil
 }
 
 // unsafeInName matches characters that are replaced in file names.
@@ -123,198 +202,4 @@ const maxSlug = 100
 func slug(s string) string {
 	s = strings.Trim(unsafeInName.ReplaceAllString(strings.ToLower(s), "-"), "-.")
 	return s[:min(len(s), maxSlug)]
-}
-
-// kustomize renders a kustomization in a file system in memory that contains only
-// the source. Plugins are disabled. Remote references are rejected first, since
-// kustomize would fetch them.
-func kustomize(in *tree.Tree, c Component) ([]file, error) {
-	if err := checkLocal(in, c.Path, map[string]bool{}); err != nil {
-		return nil, err
-	}
-	disk := filesys.MakeFsInMemory()
-	for _, name := range in.Files() {
-		b, err := in.ReadFile(name)
-		if err != nil {
-			return nil, err
-		}
-		// The file system rejects some file names. The kustomization fails if it
-		// refers to such a file.
-		_ = disk.WriteFile("/"+name, b)
-	}
-	k := krusty.MakeKustomizer(&krusty.Options{
-		Reorder:          krusty.ReorderOptionLegacy,
-		LoadRestrictions: ktypes.LoadRestrictionsRootOnly,
-		PluginConfig:     ktypes.DisabledPluginConfig(),
-	})
-	m, err := k.Run(disk, "/"+c.Path)
-	if err != nil {
-		return nil, fmt.Errorf("run kustomize: %w", err)
-	}
-	var out []file
-	for _, r := range m.Resources() {
-		b, err := r.AsYAML()
-		if err != nil {
-			return nil, fmt.Errorf("run kustomize: %s: %w", r.CurId(), err)
-		}
-		if err := checkObjects(b); err != nil {
-			return nil, fmt.Errorf("run kustomize: %s: %w", r.CurId(), err)
-		}
-		out = append(out, file{fileName(c, len(out), slug(r.GetKind()+"-"+r.GetName())), b})
-	}
-	return out, nil
-}
-
-// references are the fields of a kustomization whose entries can be remote.
-type references struct {
-	Resources      []string         `yaml:"resources"`
-	Bases          []string         `yaml:"bases"`
-	Components     []string         `yaml:"components"`
-	CRDs           []string         `yaml:"crds"`
-	Configurations []string         `yaml:"configurations"`
-	Generators     []string         `yaml:"generators"`
-	Transformers   []string         `yaml:"transformers"`
-	Validators     []string         `yaml:"validators"`
-	Patches        []patchReference `yaml:"patches"`
-	Replacements   []patchReference `yaml:"replacements"`
-	OpenAPI        patchReference   `yaml:"openapi"`
-	HelmCharts     []any            `yaml:"helmCharts"`
-	HelmInflator   []any            `yaml:"helmChartInflationGenerator"`
-	HelmGlobals    any              `yaml:"helmGlobals"`
-	JSON6902       []patchReference `yaml:"patchesJson6902"`
-	ConfigMaps     []generator      `yaml:"configMapGenerator"`
-	Secrets        []generator      `yaml:"secretGenerator"`
-	StrategicMerge []string         `yaml:"patchesStrategicMerge"`
-}
-
-type patchReference struct {
-	Path string `yaml:"path"`
-}
-
-// generator lists the sources of a generated ConfigMap or Secret.
-type generator struct {
-	Files []string `yaml:"files"`
-	Envs  []string `yaml:"envs"`
-	Env   string   `yaml:"env"`
-}
-
-// paths returns the files that a generator reads, without the key of "key=file".
-func (g generator) paths() []string {
-	var out []string
-	for _, f := range g.Files {
-		if _, name, ok := strings.Cut(f, "="); ok {
-			f = name
-		}
-		out = append(out, f)
-	}
-	out = append(out, g.Envs...)
-	if g.Env != "" {
-		out = append(out, g.Env)
-	}
-	return out
-}
-
-// plugins returns the plugin configurations: files or inline documents.
-func (r references) plugins() []string {
-	return slices.Concat(r.Generators, r.Transformers, r.Validators)
-}
-
-// all returns all entries that are paths.
-func (r references) all() []string {
-	var out []string
-	for _, l := range [][]string{r.Resources, r.Bases, r.Components, r.CRDs, r.Configurations} {
-		out = append(out, l...)
-	}
-	for _, l := range [][]string{r.Generators, r.Transformers, r.Validators, r.StrategicMerge} {
-		for _, s := range l {
-			if !strings.Contains(s, "\n") { // otherwise an inline document
-				out = append(out, s)
-			}
-		}
-	}
-	for _, l := range [][]patchReference{r.Patches, r.Replacements, r.JSON6902, {r.OpenAPI}} {
-		for _, p := range l {
-			if p.Path != "" {
-				out = append(out, p.Path)
-			}
-		}
-	}
-	for _, g := range slices.Concat(r.ConfigMaps, r.Secrets) {
-		out = append(out, g.paths()...)
-	}
-	return out
-}
-
-// maxKustomizations limits the kustomizations of one component.
-const maxKustomizations = 1000
-
-// checkLocal checks a kustomization and, recursively, those that it includes: all
-// entries must be plain paths of files or directories in the source.
-func checkLocal(in *tree.Tree, dir string, seen map[string]bool) error {
-	if seen[dir] {
-		return nil
-	}
-	if seen[dir] = true; len(seen) > maxKustomizations {
-		return fmt.Errorf("more than %d kustomizations", maxKustomizations)
-	}
-	for _, name := range kustomizationNames() {
-		b, err := in.ReadFile(path.Join(dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		var r references
-		if err := yaml.Unmarshal(b, &r); err != nil {
-			return fmt.Errorf("%s: %w", path.Join(dir, name), err)
-		}
-		if len(r.HelmCharts) > 0 || len(r.HelmInflator) > 0 || r.HelmGlobals != nil {
-			return fmt.Errorf("%s: Helm charts aren't supported; render them before the build", path.Join(dir, name))
-		}
-		if err := checkPlugins(in, dir, r.plugins()); err != nil {
-			return fmt.Errorf("%s: %w", path.Join(dir, name), err)
-		}
-		for _, ref := range r.all() {
-			if err := checkReference(in, dir, ref, seen); err != nil {
-				return fmt.Errorf("%s: %w", path.Join(dir, name), err)
-			}
-		}
-	}
-	return nil
-}
-
-// checkPlugins rejects configurations of kustomize's built-in plugins that contain
-// a URL, since plugins that read files would fetch it.
-func checkPlugins(in *tree.Tree, dir string, entries []string) error {
-	for _, e := range entries {
-		text := []byte(e)
-		if !strings.Contains(e, "\n") {
-			b, err := in.ReadFile(path.Join(dir, e))
-			if err != nil {
-				return fmt.Errorf("generators, transformers and validators must be files in the source: %w", err)
-			}
-			text = b
-		}
-		if bytes.Contains(text, []byte("://")) {
-			return errors.New("URLs in generators, transformers and validators aren't supported; nothing is fetched during a build")
-		}
-	}
-	return nil
-}
-
-// remoteReference matches references that kustomize treats as a repository or a
-// URL even if a file with the same name exists.
-var remoteReference = regexp.MustCompile(`://|::|@|\?|%|//|_git|\.git(/|$)|(?i)^(gh:|[a-z0-9.-]+\.(com|org|net|io)[/:])`)
-
-func checkReference(in *tree.Tree, dir, ref string, seen map[string]bool) error {
-	to := path.Join(dir, ref)
-	info, err := fs.Stat(in, to)
-	if remoteReference.MatchString(ref) || path.IsAbs(ref) || err != nil {
-		return fmt.Errorf("%q isn't a file or directory in the source; nothing is fetched during a build", ref)
-	}
-	if info.IsDir() {
-		return checkLocal(in, to, seen)
-	}
-	return nil
 }

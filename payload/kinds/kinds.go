@@ -16,12 +16,20 @@ import (
 var (
 	// Namespace is core/v1 Namespace.
 	Namespace = schema.GroupKind{Kind: "Namespace"}
+	// ServiceAccount is core/v1 ServiceAccount.
+	ServiceAccount = schema.GroupKind{Kind: "ServiceAccount"}
+	// ConfigMap is core/v1 ConfigMap.
+	ConfigMap = schema.GroupKind{Kind: "ConfigMap"}
 	// Secret is core/v1 Secret.
 	Secret = schema.GroupKind{Kind: "Secret"}
 	// Service is core/v1 Service.
 	Service = schema.GroupKind{Kind: "Service"}
+	// PersistentVolume is core/v1 PersistentVolume.
+	PersistentVolume = schema.GroupKind{Kind: "PersistentVolume"}
 	// PersistentVolumeClaim is core/v1 PersistentVolumeClaim.
 	PersistentVolumeClaim = schema.GroupKind{Kind: "PersistentVolumeClaim"}
+	// Pod is core/v1 Pod.
+	Pod = schema.GroupKind{Kind: "Pod"}
 	// Deployment is apps/v1 Deployment.
 	Deployment = schema.GroupKind{Group: "apps", Kind: "Deployment"}
 	// DaemonSet is apps/v1 DaemonSet.
@@ -33,6 +41,16 @@ var (
 	// CustomResourceDefinition is apiextensions.k8s.io/v1
 	// CustomResourceDefinition.
 	CustomResourceDefinition = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
+	// ValidatingWebhookConfiguration and MutatingWebhookConfiguration are those of
+	// admissionregistration.k8s.io/v1.
+	ValidatingWebhookConfiguration = schema.GroupKind{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration"}
+	MutatingWebhookConfiguration   = schema.GroupKind{Group: "admissionregistration.k8s.io", Kind: "MutatingWebhookConfiguration"}
+	// StorageClass is storage.k8s.io/v1 StorageClass.
+	StorageClass = schema.GroupKind{Group: "storage.k8s.io", Kind: "StorageClass"}
+	// PriorityClass is scheduling.k8s.io/v1 PriorityClass.
+	PriorityClass = schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"}
+	// RuntimeClass is node.k8s.io/v1 RuntimeClass.
+	RuntimeClass = schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"}
 	// APIService is apiregistration.k8s.io/v1 APIService.
 	APIService = schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}
 	// ClusterOperator is OpenShift's config.openshift.io/v1 ClusterOperator.
@@ -50,11 +68,17 @@ type Stage int
 const (
 	// Foundations are required by other objects to exist: namespaces and CRDs.
 	Foundations Stage = iota
-	// Permissions are read by workloads when they start: service accounts,
-	// configuration, RBAC and classes.
+	// Permissions are service accounts and RBAC. Token Secrets and workloads
+	// need them.
 	Permissions
-	// Workloads are all other objects.
+	// Configuration is read by workloads when they start: ConfigMaps, Secrets,
+	// claims, quotas and classes.
+	Configuration
+	// Workloads are the other built-in kinds.
 	Workloads
+	// Custom are custom resources. The workloads of their component process or
+	// admit them.
+	Custom
 	// Admission are webhook configurations and aggregated APIs, which can block
 	// other objects until their server runs.
 	Admission
@@ -113,15 +137,15 @@ type Traits struct {
 // table contains the kinds that differ from their group.
 var table = map[schema.GroupKind]Traits{
 	Namespace:                       {Stage: Foundations, Contains: 2, Consent: true},
-	{Kind: "ServiceAccount"}:        {Stage: Permissions},
-	{Kind: "ConfigMap"}:             {Stage: Permissions},
-	Secret:                          {Stage: Permissions},
-	{Kind: "ResourceQuota"}:         {Stage: Permissions},
-	{Kind: "LimitRange"}:            {Stage: Permissions},
-	{Kind: "Pod"}:                   {Stage: Workloads, Body: true, Generations: true},
+	ServiceAccount:                  {Stage: Permissions},
+	ConfigMap:                       {Stage: Configuration},
+	Secret:                          {Stage: Configuration},
+	{Kind: "ResourceQuota"}:         {Stage: Configuration},
+	{Kind: "LimitRange"}:            {Stage: Configuration},
+	Pod:                             {Stage: Workloads, Body: true, Generations: true},
 	{Kind: "ReplicationController"}: {Stage: Workloads, Body: true, Scalable: true},
-	{Kind: "PersistentVolume"}:      {Stage: Workloads, Consent: true},
-	PersistentVolumeClaim:           {Stage: Workloads, Health: ClaimHealth, Body: true, Consent: true},
+	PersistentVolume:                {Stage: Configuration, Consent: true},
+	PersistentVolumeClaim:           {Stage: Configuration, Health: ClaimHealth, Body: true, Consent: true},
 	Service:                         {Stage: Workloads, Health: ServiceHealth}, // load balancers also need the body: NeedsBody
 
 	Deployment:                          {Stage: Workloads, Body: true, Generations: true, Scalable: true},
@@ -135,22 +159,24 @@ var table = map[schema.GroupKind]Traits{
 	{Group: "networking.k8s.io", Kind: "Ingress"}:       {Stage: Workloads, Generations: true},
 	{Group: "networking.k8s.io", Kind: "NetworkPolicy"}: {Stage: Workloads, Generations: true},
 
-	CustomResourceDefinition: {Stage: Foundations, Health: CRDHealth, Body: true, Generations: true, Contains: 1, Consent: true},
-	APIService:               {Stage: Admission, Health: APIServiceHealth, Body: true},
-	{Group: "admissionregistration.k8s.io", Kind: "ValidatingWebhookConfiguration"}: {Stage: Admission, Generations: true},
+	CustomResourceDefinition:       {Stage: Foundations, Health: CRDHealth, Body: true, Generations: true, Contains: 1, Consent: true},
+	APIService:                     {Stage: Admission, Health: APIServiceHealth, Body: true},
+	ValidatingWebhookConfiguration: {Stage: Admission, Generations: true},
 
-	ClusterOperator: {Stage: Workloads, Health: ClusterOperatorHealth, Body: true, Generations: true},
-	NodeOS:          {Stage: Workloads, Health: NodeOSHealth, Body: true, Generations: true},
+	ClusterOperator: {Stage: Custom, Health: ClusterOperatorHealth, Body: true, Generations: true},
+	NodeOS:          {Stage: Custom, Health: NodeOSHealth, Body: true, Generations: true},
 }
 
 // groups contains the stages of groups.
 var groups = map[string]Stage{
 	"apiextensions.k8s.io":         Foundations,
 	"rbac.authorization.k8s.io":    Permissions,
-	"scheduling.k8s.io":            Permissions,
-	"storage.k8s.io":               Permissions,
 	"security.openshift.io":        Permissions,
-	"flowcontrol.apiserver.k8s.io": Permissions,
+	"scheduling.k8s.io":            Configuration,
+	"storage.k8s.io":               Configuration,
+	"node.k8s.io":                  Configuration,
+	"resource.k8s.io":              Configuration,
+	"flowcontrol.apiserver.k8s.io": Configuration,
 	"admissionregistration.k8s.io": Admission,
 	"apiregistration.k8s.io":       Admission,
 }
@@ -162,11 +188,19 @@ func Of(gk schema.GroupKind) Traits {
 	if t, ok := table[gk]; ok {
 		return t
 	}
-	t := Traits{Stage: Workloads, Body: IsCustom(gk.Group), Generations: IsCustom(gk.Group)}
-	if stage, ok := groups[gk.Group]; ok {
-		t.Stage = stage
-	}
+	t := Traits{Stage: stageOf(gk.Group), Body: IsCustom(gk.Group), Generations: IsCustom(gk.Group)}
 	return t
+}
+
+// stageOf returns the stage of a group's kinds.
+func stageOf(group string) Stage {
+	if stage, ok := groups[group]; ok {
+		return stage
+	}
+	if IsCustom(group) {
+		return Custom
+	}
+	return Workloads
 }
 
 // IsCustom reports whether a group isn't built into Kubernetes. Groups under k8s.io

@@ -15,16 +15,19 @@ func TestKindsWithoutARowAreThoseOfTheirGroup(t *testing.T) {
 		want Traits
 	}{
 		"custom resources have a status contract and count generations": {
-			schema.GroupKind{Group: "example.com", Kind: "Database"}, Traits{Stage: Workloads, Body: true, Generations: true},
+			schema.GroupKind{Group: "example.com", Kind: "Database"}, Traits{Stage: Custom, Body: true, Generations: true},
 		},
 		"add-ons of the community are custom resources": {
-			schema.GroupKind{Group: "gateway.networking.x-k8s.io", Kind: "Gateway"}, Traits{Stage: Workloads, Body: true, Generations: true},
+			schema.GroupKind{Group: "gateway.networking.x-k8s.io", Kind: "Gateway"}, Traits{Stage: Custom, Body: true, Generations: true},
 		},
 		"other kinds of Kubernetes need metadata alone": {
 			schema.GroupKind{Group: "discovery.k8s.io", Kind: "EndpointSlice"}, Traits{Stage: Workloads},
 		},
 		"RBAC comes before workloads": {
 			schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "Role"}, Traits{Stage: Permissions},
+		},
+		"classes come after RBAC": {
+			schema.GroupKind{Group: "storage.k8s.io", Kind: "CSIDriver"}, Traits{Stage: Configuration},
 		},
 		"admission comes last, whether generations count or not": {
 			schema.GroupKind{Group: "admissionregistration.k8s.io", Kind: "MutatingWebhookConfiguration"}, Traits{Stage: Admission},

@@ -348,6 +348,22 @@ func pruneGuard(f *Facts) []Violation {
 	}
 }
 
+// manifestOrder blocks releases whose order can't work in the cluster. Objects that
+// are created meanwhile can change that.
+func manifestOrder(f *Facts) []Violation {
+	if len(f.Order) == 0 {
+		return nil
+	}
+	lines := f.Order[:min(len(f.Order), maxNamed)]
+	text := strings.Join(lines, "; ")
+	if more := len(f.Order) - len(lines); more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	out := blocking(ManifestOrder, "the order of the manifests can't work: %s", text)
+	out[0].Retriable = true
+	return out
+}
+
 // recommendedUpdate warns about updates from versions that the release doesn't
 // list in its metadata.
 func recommendedUpdate(f *Facts) []Violation {

@@ -41,6 +41,9 @@ type Facts struct {
 	// Owners are the owners of objects of Target that belong to another existing
 	// release or source.
 	Owners map[payload.ObjectID]string
+	// Order are the pairs of manifests whose order can't work in the cluster, one
+	// line each.
+	Order []string
 	// Unmanaged are the objects that spec.overrides excludes from management.
 	Unmanaged map[payload.ObjectID]bool
 	// Managed is the size of the inventory. Prunable are the objects in it that
@@ -75,6 +78,7 @@ func checks() []check {
 		storedVersions,    // no CRD drops a stored version
 		ownedByOther,      // no object belongs to another release or source
 		pruneGuard,        // prune stays within its limit
+		manifestOrder,     // the order of the manifests can work
 		unpinnedImage,     // images are pinned by digest
 	}
 }

@@ -40,6 +40,7 @@ const (
 	OwnedByOther      = "OwnedByOther"
 	PruneGuard        = "PruneGuard"
 	UnpinnedImage     = "UnpinnedImage"
+	ManifestOrder     = "ManifestOrder"
 )
 
 // Blocks reports whether a violation blocks the update.

@@ -19,42 +19,52 @@ func stageOf(m *payload.Manifest) kinds.Stage {
 // addDependencies makes each manifest wait for its namespace and its CRD if the
 // payload contains them.
 func (b *builder) addDependencies(nodeOf []int) {
-	namespaces, crds := b.providers()
+	p := b.providers()
 	for i := range b.manifests {
 		m := &b.manifests[i]
 		if stageOf(m) == kinds.Foundations {
 			continue // Cluster-scoped; a namespace set by mistake could cause a cycle.
 		}
-		if provider, ok := namespaces[m.ID.Namespace]; ok && m.ID.Namespace != "" {
-			b.depend(nodeOf, provider, i)
-		}
-		if provider, ok := crds[[2]string{m.ID.Group, m.ID.Kind}]; ok {
-			b.depend(nodeOf, provider, i)
+		for _, provider := range p.of(m) {
+			b.link(nodeOf[provider], nodeOf[i], false)
 		}
 	}
 }
 
-// depend makes the user wait for its provider.
-func (b *builder) depend(nodeOf []int, provider, user int) {
-	b.link(nodeOf[provider], nodeOf[user], false)
+// providers are the manifests without which others can't be applied: namespaces by
+// name and CRDs by group and kind.
+type providers struct {
+	namespaces map[string]int
+	crds       map[[2]string]int
 }
 
-// providers returns the namespaces by name and the CRDs by group and kind.
-func (b *builder) providers() (namespaces map[string]int, crds map[[2]string]int) {
-	namespaces, crds = map[string]int{}, map[[2]string]int{}
+func (b *builder) providers() providers {
+	p := providers{map[string]int{}, map[[2]string]int{}}
 	for i := range b.manifests {
 		m := &b.manifests[i]
 		switch {
 		case m.Delete:
 		case m.ID.GroupKind() == kinds.Namespace:
-			namespaces[m.ID.Name] = i
-		case m.ID.GroupKind() == kinds.CustomResourceDefinition:
+			p.namespaces[m.ID.Name] = i
+		case m.IsCRD():
 			if group, kind, ok := crdKind(m); ok {
-				crds[[2]string{group, kind}] = i
+				p.crds[[2]string{group, kind}] = i
 			}
 		}
 	}
-	return namespaces, crds
+	return p
+}
+
+// of returns the namespace and the CRD of a manifest, as far as there are any.
+func (p providers) of(m *payload.Manifest) []int {
+	var out []int
+	if i, ok := p.namespaces[m.ID.Namespace]; ok && m.ID.Namespace != "" {
+		out = append(out, i)
+	}
+	if i, ok := p.crds[[2]string{m.ID.Group, m.ID.Kind}]; ok {
+		out = append(out, i)
+	}
+	return out
 }
 
 // crdKind returns the group and kind that a CRD defines.
@@ -93,6 +103,7 @@ func (b *builder) initialize() {
 		b.stagesOf(name, byComponent[name], nodeOf)
 	}
 	b.addDependencies(nodeOf)
+	b.awaitServers(nodeOf)
 }
 
 func (b *builder) single(i int) int {
@@ -100,17 +111,18 @@ func (b *builder) single(i int) int {
 	return b.node(strconv.Itoa(m.RunLevel)+"/"+m.Component, m.RunLevel, m.Component, i)
 }
 
-// stagesOf links the manifests of one component. Segments end at Jobs. Stages of
-// a segment have soft edges: a rejected Role doesn't block the Service.
+// stagesOf links the manifests of one component. Segments end at Jobs, which are
+// awaited. Stages of a segment have soft edges: a rejected Role doesn't block the
+// Service.
 func (b *builder) stagesOf(component string, tasks, nodeOf []int) {
 	gate := -1
 	for len(tasks) > 0 {
 		n := slices.IndexFunc(tasks, func(i int) bool { return isJob(&b.manifests[i]) })
-		job := -1
+		job, jobTask := -1, -1
 		segment := tasks
 		if n >= 0 {
-			segment, job = tasks[:n], nodeOf[tasks[n]]
-			tasks = tasks[n+1:]
+			segment, jobTask = tasks[:n], tasks[n]
+			job, tasks = nodeOf[jobTask], tasks[n+1:]
 		} else {
 			tasks = nil
 		}
@@ -121,7 +133,8 @@ func (b *builder) stagesOf(component string, tasks, nodeOf []int) {
 		if last >= 0 {
 			b.link(last, job, last != gate)
 		}
-		gate = job
+		gate = b.await(component, -1, component, []int{jobTask})
+		b.link(job, gate, false)
 	}
 }
 

@@ -5,18 +5,31 @@
 // it with bounded workers.
 //
 // The order depends on the state. Updating and RollingBack apply run level by run
-// level: components of a run level in parallel, manifests of a component in
-// sequence. Initializing and Reconciling ignore run levels: objects only wait for
-// their namespace and CRD, and in Initializing also for earlier stages of their
+// level, and the components of a run level in parallel. Within a component, Jobs
+// are barriers; the manifests between two Jobs are applied stage by stage
+// (kinds.Stage): all of a stage at once, then all of them are awaited. Objects whose
+// readiness depends on workloads are awaited at the end of the component, and
+// webhooks that reject requests without their server are applied once it is ready.
+// With Order.Serial, the manifests of a component are applied in sequence instead,
+// as the cluster-version-operator does.
+//
+// Initializing and Reconciling ignore run levels: objects only wait for their
+// namespace and CRD, and in Initializing also for earlier stages of their
 // component. Building and walking take time proportional to nodes and edges.
+//
+// CheckOrder finds the orders that can't work.
 package taskgraph
 
 import (
 	"github.com/lockstep-dev/lockstep/payload"
 )
 
-// Order determines the permutation of a Reconciling graph.
+// Order determines the permutation of a Reconciling graph, and the order within the
+// components of an Updating one.
 type Order struct {
+	// Serial applies the manifests of a component in payload order and awaits each
+	// of them; for payloads in CVO mode.
+	Serial bool
 	// Seed selects the permutation and Attempt rotates it. Each attempt starts
 	// with another part of the payload, so that a failing component doesn't
 	// always delay the same others.
@@ -24,7 +37,8 @@ type Order struct {
 	Attempt int
 }
 
-// Node is a sequence of manifests. A node without manifests is a barrier.
+// Node is a sequence of manifests to apply, or a group of applied manifests to
+// await. A node without manifests is a barrier.
 type Node struct {
 	// Name for display, such as "30/monitoring".
 	Name string
@@ -32,10 +46,23 @@ type Node struct {
 	RunLevel  int
 	Component string
 
-	tasks []int
-	out   []edge
-	in    int
+	action action
+	tasks  []int
+	out    []edge
+	in     int
 }
+
+// action is what a node does with its manifests.
+type action int
+
+const (
+	// applied in sequence; other nodes await them.
+	apply action = iota
+	// await all at once; they were applied by earlier nodes.
+	await
+	// applyAndAwait one after another.
+	applyAndAwait
+)
 
 // edge points to a node that starts later. A soft edge only orders: a failure of
 // the first node doesn't block the second.
@@ -50,12 +77,17 @@ type Graph struct {
 	state     payload.State
 	manifests []payload.Manifest
 	nodes     []Node
+	// awaits counts the nodes that await each manifest.
+	awaits []int
 }
 
 // Build orders manifests for a state. It retains manifests, which callers must
 // not modify afterwards.
 func Build(manifests []payload.Manifest, state payload.State, order Order) *Graph {
-	b := &builder{Graph: &Graph{state: state, manifests: manifests, nodes: make([]Node, 0, len(manifests))}}
+	b := &builder{
+		Graph:  &Graph{state: state, manifests: manifests, nodes: make([]Node, 0, len(manifests)), awaits: make([]int, len(manifests))},
+		serial: order.Serial,
+	}
 	switch state {
 	case payload.Updating:
 		b.levels(b.effectiveLevels(), nil)
@@ -75,11 +107,47 @@ func (g *Graph) Len() int { return len(g.manifests) }
 // builder adds nodes and edges to a graph.
 type builder struct {
 	*Graph
+	serial bool
+	// byID is the result of objects.
+	byID map[payload.ObjectID][]int
+	// byNamespace is the result of workloads.
+	byNamespace map[string][]int
+	// claims are the deferred claims, by run level and component of the pods that
+	// use them first.
+	claims   map[int]map[string][]int
+	deferred map[int]bool
+}
+
+// objects returns the manifests by object, without deletions. Before the selection
+// of variants, an object can have several.
+func (b *builder) objects() map[payload.ObjectID][]int {
+	if b.byID == nil {
+		b.byID = make(map[payload.ObjectID][]int, len(b.manifests))
+		for i := range b.manifests {
+			if m := &b.manifests[i]; !m.Delete {
+				b.byID[m.ID] = append(b.byID[m.ID], i)
+			}
+		}
+	}
+	return b.byID
 }
 
 func (b *builder) node(name string, level int, component string, tasks ...int) int {
 	b.nodes = append(b.nodes, Node{Name: name, RunLevel: level, Component: component, tasks: tasks})
 	return len(b.nodes) - 1
+}
+
+// await adds a node that awaits the manifests; without any it is a barrier.
+func (b *builder) await(name string, level int, component string, tasks []int) int {
+	if len(tasks) == 0 {
+		return b.barrier(name)
+	}
+	for _, i := range tasks {
+		b.awaits[i]++
+	}
+	n := b.node(name, level, component, tasks...)
+	b.nodes[n].action = await
+	return n
 }
 
 func (b *builder) barrier(name string) int { return b.node(name, -1, "") }

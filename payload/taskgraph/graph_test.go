@@ -76,7 +76,7 @@ func walked(t *testing.T, g *Graph, fail ...string) ([]string, Result) {
 			return errors.New("refused")
 		}
 		return nil
-	})
+	}, nil)
 	return order, r
 }
 
@@ -98,7 +98,7 @@ func TestAFileWithoutARunLevelKeepsItsPosition(t *testing.T) {
 
 func TestAFailureBlocksOnlyDependentManifests(t *testing.T) {
 	ms := manifests(t, "10/a ConfigMap a1", "10/a ConfigMap a2", "10/b ConfigMap b1", "20/c ConfigMap c1")
-	order, r := walked(t, Build(ms, payload.Updating, Order{}), "a1")
+	order, r := walked(t, Build(ms, payload.Updating, Order{Serial: true}), "a1")
 	if diff := cmp.Diff([]string{"a1", "b1"}, order); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
@@ -175,17 +175,17 @@ func TestReconcilingRotatesTheOrderWithEachAttempt(t *testing.T) {
 func TestAWalkEndsWithItsContext(t *testing.T) {
 	ms := manifests(t, "10/a ConfigMap a", "10/a ConfigMap b", "20/c ConfigMap c")
 	ctx, cancel := context.WithCancel(t.Context())
-	r := Walk(ctx, Build(ms, payload.Updating, Order{}), 4, func(context.Context, *payload.Manifest) error {
+	r := Walk(ctx, Build(ms, payload.Updating, Order{Serial: true}), 4, func(context.Context, *payload.Manifest) error {
 		cancel()
 		return nil
-	})
+	}, nil)
 	if r.Done != 1 || r.Unreached != 1 || r.Blocked != 1 {
 		t.Errorf("result %+v, want 1 done, 1 unreached, 1 blocked", r)
 	}
 }
 
 func TestAWalkOfAnEmptyGraphIsComplete(t *testing.T) {
-	if r := Walk(t.Context(), Build(nil, payload.Updating, Order{}), 4, nil); !r.Complete() {
+	if r := Walk(t.Context(), Build(nil, payload.Updating, Order{}), 4, nil, nil); !r.Complete() {
 		t.Errorf("result %+v", r)
 	}
 }
@@ -233,7 +233,7 @@ func TestEveryManifestIsAppliedOnceByAtMostTheGivenWorkers(t *testing.T) {
 			defer mu.Unlock()
 			seen[m]++
 			return nil
-		})
+		}, nil)
 		if !result.Complete() || result.Done != len(ms) || len(seen) != len(ms) {
 			r.Fatalf("%d of %d manifests seen, result %+v", len(seen), len(ms), result)
 		}
@@ -259,7 +259,7 @@ func TestAFailedWalkAccountsForEveryManifest(t *testing.T) {
 				return errors.New("refused")
 			}
 			return nil
-		})
+		}, nil)
 		if all := result.Done + len(result.Failures) + result.Blocked + result.Unreached; all != len(ms) {
 			r.Fatalf("%d of %d manifests are accounted for: %+v", all, len(ms), result)
 		}
@@ -283,7 +283,7 @@ func TestRunLevelsAreBarriers(t *testing.T) {
 			}
 			highest = levelOf[m]
 			return nil
-		})
+		}, nil)
 	})
 }
 
@@ -307,27 +307,49 @@ func TestEdgesGrowLinearlyWithManifests(t *testing.T) {
 }
 
 func TestRendering(t *testing.T) {
-	g := Build(manifests(t, "10/a ConfigMap x/a", "10/a Role x/b", "20/b Job x/c"), payload.Updating, Order{})
-	var text, dot strings.Builder
-	if err := errors.Join(g.WriteText(&text), g.WriteDOT(&dot)); err != nil {
+	ms := manifests(t, "10/a ConfigMap x/a", "10/a Role x/b", "10/a Role x/d", "20/b Job x/c")
+	g := Build(ms, payload.Updating, Order{})
+	var text, serial, dot strings.Builder
+	if err := errors.Join(g.WriteText(&text), g.WriteDOT(&dot), Build(ms, payload.Updating, Order{Serial: true}).WriteText(&serial)); err != nil {
 		t.Fatal(err)
 	}
-	const wantText = `Updating: 3 manifests in 2 nodes, 2 deep, the largest has 2
+	const wantText = `Updating: 4 manifests in 4 nodes, 3 deep, the largest has 1
+step 1: 2 in parallel
+  10/a                                        2  2 Role
+step 2: 1 in parallel
+  10/a                                        1  ConfigMap x/a
+step 3: 1 in parallel
+  20/b                                        1  batch Job x/c
+`
+	const wantSerial = `Updating: 4 manifests in 2 nodes, 2 deep, the largest has 3
 step 1: 1 in parallel
-  10/a                                        2  ConfigMap, Role
+  10/a                                        3  ConfigMap, 2 Role
 step 2: 1 in parallel
   20/b                                        1  batch Job x/c
 `
 	const wantDOT = `digraph "Updating" {
   rankdir=LR
   node [shape=box]
-  n0 [label="10/a\n2", tooltip="ConfigMap x/a\nrbac.authorization.k8s.io Role x/b"]
-  n1 [label="20/b\n1", tooltip="batch Job x/c"]
-  n0 -> n1
+  n0 [label="10/a\n1", tooltip="rbac.authorization.k8s.io Role x/b"]
+  n1 [label="10/a\n1", tooltip="rbac.authorization.k8s.io Role x/d"]
+  n2 [label="ready: 10/a\n2", tooltip="rbac.authorization.k8s.io Role x/b\nrbac.authorization.k8s.io Role x/d", shape=ellipse]
+  n3 [label="10/a\n1", tooltip="ConfigMap x/a"]
+  n4 [label="ready: 10/a\n1", tooltip="ConfigMap x/a", shape=ellipse]
+  n5 [label="20/b\n1", tooltip="batch Job x/c"]
+  n6 [label="ready: 20/b\n1", tooltip="batch Job x/c", shape=ellipse]
+  n0 -> n2
+  n1 -> n2
+  n2 -> n3
+  n3 -> n4
+  n4 -> n5
+  n5 -> n6
 }
 `
 	if diff := cmp.Diff(wantText, text.String()); diff != "" {
 		t.Errorf("text (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(wantSerial, serial.String()); diff != "" {
+		t.Errorf("text of a serial graph (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(wantDOT, dot.String()); diff != "" {
 		t.Errorf("DOT (-want +got):\n%s", diff)
@@ -343,7 +365,7 @@ func BenchmarkGraphOf20000Tasks(b *testing.B) {
 	for _, state := range allStates {
 		b.Run(state.String(), func(b *testing.B) {
 			for b.Loop() {
-				if r := Walk(b.Context(), Build(ms, state, Order{}), 8, func(context.Context, *payload.Manifest) error { return nil }); r.Done != len(ms) {
+				if r := Walk(b.Context(), Build(ms, state, Order{}), 8, func(context.Context, *payload.Manifest) error { return nil }, nil); r.Done != len(ms) {
 					b.Fatalf("%+v", r)
 				}
 			}

@@ -5,8 +5,11 @@ package taskgraph
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
+
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // effectiveLevels returns the run level of each manifest. Manifests without one
@@ -26,6 +29,7 @@ func (b *builder) effectiveLevels() []int {
 // levels adds a chain of run levels, without the manifests for which skip returns
 // true; skip may be nil. It returns the nodes of the first run level.
 func (b *builder) levels(levels []int, skip func(i int) bool) []int {
+	b.deferClaims(levels)
 	order := make([]int, 0, len(levels))
 	for i := range levels {
 		if skip == nil || !skip(i) {
@@ -51,6 +55,40 @@ func (b *builder) levels(levels []int, skip func(i int) bool) []int {
 	return first
 }
 
+// deferClaims defers the wait for claims whose pods are all in later run levels: a
+// claim can wait for its first consumer.
+func (b *builder) deferClaims(levels []int) {
+	b.claims, b.deferred = map[int]map[string][]int{}, map[int]bool{}
+	if b.serial {
+		return
+	}
+	first := map[int]int{}
+	for i := range b.manifests {
+		for _, n := range podNeeds(&b.manifests[i]) {
+			if n.id.Kind != kinds.PersistentVolumeClaim.Kind {
+				continue
+			}
+			for _, claim := range b.objects()[n.id] {
+				if known, ok := first[claim]; !ok || levels[i] < levels[known] {
+					first[claim] = i
+				}
+			}
+		}
+	}
+	for _, claim := range slices.Sorted(maps.Keys(first)) {
+		consumer := first[claim]
+		level, component := levels[consumer], b.manifests[consumer].Component
+		if level <= levels[claim] {
+			continue
+		}
+		b.deferred[claim] = true
+		if b.claims[level] == nil {
+			b.claims[level] = map[string][]int{}
+		}
+		b.claims[level][component] = append(b.claims[level][component], claim)
+	}
+}
+
 // level adds the components of one run level and returns their first and last
 // nodes.
 func (b *builder) level(level int, tasks []int) (starts, ends []int) {
@@ -63,16 +101,26 @@ func (b *builder) level(level int, tasks []int) (starts, ends []int) {
 		}
 		components[name] = append(components[name], i)
 	}
-	for _, name := range names {
-		start, end := b.component(level, name, components[name])
-		starts, ends = append(starts, start), append(ends, end)
+	if b.serial {
+		for _, name := range names {
+			start, end := b.sequence(level, name, components[name])
+			starts, ends = append(starts, start), append(ends, end)
+		}
+		return starts, ends
 	}
+	s := &staged{builder: b, level: level, nodeOf: map[int]int{}, founded: map[int]int{}, ready: map[int]int{}}
+	for _, name := range names {
+		start, end := s.component(name, components[name])
+		starts, ends = append(starts, start...), append(ends, end)
+	}
+	s.linkFoundations(tasks)
+	s.linkWebhooks(tasks)
 	return starts, ends
 }
 
-// component adds the manifests of one component: a node for each Job, and one for
-// the manifests before and after it.
-func (b *builder) component(level int, name string, tasks []int) (start, end int) {
+// sequence adds the manifests of one component in payload order: a node for each
+// Job, and one for the manifests before and after it.
+func (b *builder) sequence(level int, name string, tasks []int) (start, end int) {
 	start, end = -1, -1
 	label := strconv.Itoa(level) + "/" + name
 	for len(tasks) > 0 {
@@ -84,6 +132,7 @@ func (b *builder) component(level int, name string, tasks []int) (start, end int
 			n = 1
 		}
 		next := b.node(label, level, name, tasks[:n:n]...)
+		b.nodes[next].action = applyAndAwait
 		if end >= 0 {
 			b.link(end, next, false)
 		} else {

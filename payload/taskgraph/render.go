@@ -13,11 +13,11 @@ import (
 
 // Summary contains the sizes of a graph.
 type Summary struct {
-	// Tasks is the number of manifests, Nodes that of nodes with manifests.
+	// Tasks is the number of manifests, Nodes that of nodes that apply some.
 	Tasks, Nodes int
-	// Depth is the number of nodes on the longest path, without barriers.
+	// Depth is the number of these nodes on the longest path.
 	Depth int
-	// Largest is the number of manifests of the largest node.
+	// Largest is the number of manifests of the largest of them.
 	Largest int
 }
 
@@ -26,17 +26,20 @@ func (g *Graph) Summary() Summary {
 	s := Summary{Tasks: len(g.manifests)}
 	depth := g.depths()
 	for i := range g.nodes {
-		n := len(g.nodes[i].tasks)
-		if n > 0 {
+		s.Depth = max(s.Depth, depth[i])
+		if g.nodes[i].applies() {
 			s.Nodes++
+			s.Largest = max(s.Largest, len(g.nodes[i].tasks))
 		}
-		s.Depth, s.Largest = max(s.Depth, depth[i]), max(s.Largest, n)
 	}
 	return s
 }
 
-// depths returns for each node the number of nodes with manifests on the longest
-// path to it, including itself.
+// applies reports whether the node applies manifests.
+func (n *Node) applies() bool { return len(n.tasks) > 0 && n.action != await }
+
+// depths returns for each node the number of nodes that apply manifests on the
+// longest path to it, including itself.
 func (g *Graph) depths() []int {
 	depth, waiting := make([]int, len(g.nodes)), make([]int, len(g.nodes))
 	var ready []int
@@ -48,7 +51,7 @@ func (g *Graph) depths() []int {
 	for len(ready) > 0 {
 		i := ready[len(ready)-1]
 		ready = ready[:len(ready)-1]
-		if len(g.nodes[i].tasks) > 0 {
+		if g.nodes[i].applies() {
 			depth[i]++
 		}
 		for _, e := range g.nodes[i].out {
@@ -61,40 +64,57 @@ func (g *Graph) depths() []int {
 	return depth
 }
 
-// WriteText lists the nodes by step, one per line, with their component, number
-// of manifests and kinds.
+// WriteText lists the manifests by step, one line per component, with their number
+// and kinds.
 func (g *Graph) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	summary := g.Summary()
 	fmt.Fprintf(out, "%s: %d manifests in %d nodes, %d deep, the largest has %d\n", g.state, summary.Tasks, summary.Nodes, summary.Depth, summary.Largest)
 	depth := g.depths()
-	steps := make([][]int, summary.Depth+1)
+	steps := make([]step, summary.Depth+1)
 	for i := range g.nodes {
-		if len(g.nodes[i].tasks) > 0 {
-			steps[depth[i]] = append(steps[depth[i]], i)
+		if g.nodes[i].applies() {
+			steps[depth[i]].add(&g.nodes[i])
 		}
 	}
-	for step, nodes := range steps {
-		if len(nodes) == 0 {
+	for i, s := range steps {
+		if len(s.names) == 0 {
 			continue
 		}
-		fmt.Fprintf(out, "step %d: %d in parallel\n", step, len(nodes))
-		for _, i := range nodes {
-			n := &g.nodes[i]
-			fmt.Fprintf(out, "  %-40s %4d  %s\n", n.Name, len(n.tasks), g.kinds(n))
+		fmt.Fprintf(out, "step %d: %d in parallel\n", i, s.nodes)
+		for _, name := range s.names {
+			fmt.Fprintf(out, "  %-40s %4d  %s\n", name, len(s.tasks[name]), g.kinds(s.tasks[name]))
 		}
 	}
 	return out.Flush()
 }
 
-// kinds counts the kinds of a node, in order of first appearance.
-func (g *Graph) kinds(n *Node) string {
-	if len(n.tasks) == 1 {
-		return g.manifests[n.tasks[0]].ID.String()
+// step has the manifests that are applied at one depth, by the name of their node.
+type step struct {
+	nodes int
+	names []string
+	tasks map[string][]int
+}
+
+func (s *step) add(n *Node) {
+	if s.tasks == nil {
+		s.tasks = map[string][]int{}
+	}
+	if _, known := s.tasks[n.Name]; !known {
+		s.names = append(s.names, n.Name)
+	}
+	s.nodes++
+	s.tasks[n.Name] = append(s.tasks[n.Name], n.tasks...)
+}
+
+// kinds counts the kinds of manifests, in order of first appearance.
+func (g *Graph) kinds(tasks []int) string {
+	if len(tasks) == 1 {
+		return g.manifests[tasks[0]].ID.String()
 	}
 	var order []string
 	count := map[string]int{}
-	for _, i := range n.tasks {
+	for _, i := range tasks {
 		kind := g.manifests[i].ID.Kind
 		if count[kind]++; count[kind] == 1 {
 			order = append(order, kind)
@@ -127,7 +147,11 @@ func (g *Graph) WriteDOT(w io.Writer) error {
 		if more := len(n.tasks) - maxListed; more > 0 {
 			names = append(names, fmt.Sprintf("and %d more", more))
 		}
-		fmt.Fprintf(out, "  n%d [label=%q, tooltip=%q]\n", i, fmt.Sprintf("%s\n%d", n.Name, len(n.tasks)), strings.Join(names, "\n"))
+		label, shape := n.Name, ""
+		if n.action == await {
+			label, shape = "ready: "+n.Name, ", shape=ellipse"
+		}
+		fmt.Fprintf(out, "  n%d [label=%q, tooltip=%q%s]\n", i, fmt.Sprintf("%s\n%d", label, len(n.tasks)), strings.Join(names, "\n"), shape)
 	}
 	for i := range g.nodes {
 		edges := slices.Clone(g.nodes[i].out)

@@ -22,26 +22,34 @@ type Failure struct {
 
 // Result is the result of a walk.
 type Result struct {
-	// Done is the number of applied manifests.
+	// Done is the number of manifests that were applied and awaited, as far as the
+	// graph awaits them.
 	Done int
 	// Failures in payload order.
 	Failures []Failure
-	// Blocked is the number of manifests not tried because of an earlier failure,
-	// Unreached of those not tried because the context ended.
+	// Blocked is the number of manifests that weren't applied or weren't awaited
+	// because of an earlier failure, Unreached of those because the context ended.
 	Blocked, Unreached int
 }
 
-// Complete reports whether all manifests were applied.
+// Complete reports whether all manifests were applied and awaited.
 func (r Result) Complete() bool {
 	return len(r.Failures) == 0 && r.Blocked == 0 && r.Unreached == 0
 }
 
-// Walk calls do for each manifest in the order of the graph, in at most workers
-// goroutines, and returns when all have finished. A failure stops its node and
-// blocks dependent nodes; all others continue. Once ctx ends, no further manifest
-// is started.
-func Walk(ctx context.Context, g *Graph, workers int, do func(ctx context.Context, m *payload.Manifest) error) Result {
-	w := &walker{graph: g, do: do, waiting: make([]int, len(g.nodes)), blocked: make([]bool, len(g.nodes)), left: len(g.nodes)}
+// Func applies or awaits one manifest.
+type Func func(ctx context.Context, m *payload.Manifest) error
+
+// Walk applies each manifest in the order of the graph, in at most workers
+// goroutines, and awaits those that later manifests wait for, each in a goroutine of
+// its own: waits occupy no worker. It returns when all have finished. await may be
+// nil: nothing is awaited then. A failure stops its node and blocks dependent nodes;
+// all others continue. Once ctx ends, no further manifest is started.
+func Walk(ctx context.Context, g *Graph, workers int, apply, await Func) Result {
+	w := &walker{
+		graph: g, apply: apply, await: await, waiting: make([]int, len(g.nodes)), blocked: make([]bool, len(g.nodes)), left: len(g.nodes),
+		awaits: slices.Clone(g.awaits), settled: make([]bool, len(g.manifests)),
+	}
 	w.wake.L = &w.mu
 	w.ready = make([]int, 0, len(g.nodes))
 	for i := range g.nodes {
@@ -49,19 +57,19 @@ func Walk(ctx context.Context, g *Graph, workers int, do func(ctx context.Contex
 			w.ready = append(w.ready, i)
 		}
 	}
-	var group sync.WaitGroup
 	for range min(max(workers, 1), len(g.nodes)) {
-		group.Go(func() { w.work(ctx) })
+		w.group.Go(func() { w.work(ctx) })
 	}
-	group.Wait()
+	w.group.Wait()
 	slices.SortFunc(w.result.Failures, func(a, b Failure) int { return cmp.Compare(a.index, b.index) })
 	return w.result
 }
 
 // walker is one walk. ready is a queue; next is the index of its head.
 type walker struct {
-	graph *Graph
-	do    func(ctx context.Context, m *payload.Manifest) error
+	graph        *Graph
+	apply, await Func
+	group        sync.WaitGroup
 
 	mu      sync.Mutex
 	wake    sync.Cond
@@ -71,6 +79,10 @@ type walker struct {
 	// blocked nodes depend on a failed node.
 	blocked []bool
 	left    int
+	// awaits counts the nodes that still have to await each manifest. Settled
+	// manifests are counted in result.
+	awaits  []int
+	settled []bool
 	result  Result
 }
 
@@ -87,35 +99,100 @@ func (w *walker) work(ctx context.Context) {
 		}
 		n := w.ready[w.next]
 		w.next++
-		ok := w.run(ctx, n)
-		w.finish(n, ok)
+		switch {
+		case w.blocked[n]:
+			w.count(w.graph.nodes[n].tasks, &w.result.Blocked)
+			w.finish(n, false)
+		case w.graph.nodes[n].action == await && len(w.graph.nodes[n].tasks) > 0:
+			// A worker is counted in the group, so it can add to it.
+			w.group.Go(func() { w.awaitAll(ctx, n) })
+		default:
+			w.finish(n, w.run(ctx, n))
+		}
+	}
+}
+
+// count adds the manifests that aren't settled to counter.
+func (w *walker) count(tasks []int, counter *int) {
+	for _, i := range tasks {
+		w.settle(i, counter)
+	}
+}
+
+// settle counts a manifest once.
+func (w *walker) settle(i int, counter *int) {
+	if !w.settled[i] {
+		w.settled[i] = true
+		*counter++
 	}
 }
 
 // run applies the manifests of a node. It releases the lock meanwhile.
 func (w *walker) run(ctx context.Context, n int) (ok bool) {
 	node := &w.graph.nodes[n]
-	if w.blocked[n] {
-		w.result.Blocked += len(node.tasks)
-		return false
-	}
 	for k, i := range node.tasks {
 		if ctx.Err() != nil {
-			w.result.Unreached += len(node.tasks) - k
+			w.count(node.tasks[k:], &w.result.Unreached)
 			return false
 		}
 		m := &w.graph.manifests[i]
 		w.mu.Unlock()
-		err := w.do(ctx, m)
+		err := w.apply(ctx, m)
+		if err == nil && node.action == applyAndAwait && w.await != nil {
+			err = w.await(ctx, m)
+		}
 		w.mu.Lock()
 		if err != nil {
-			w.result.Failures = append(w.result.Failures, Failure{Manifest: m, Err: err, index: i})
-			w.result.Blocked += len(node.tasks) - k - 1
+			w.fail(i, err)
+			w.count(node.tasks[k+1:], &w.result.Blocked)
 			return false
 		}
-		w.result.Done++
+		if w.awaits[i] == 0 {
+			w.settle(i, &w.result.Done)
+		}
 	}
 	return true
+}
+
+// fail records a failure. Only the first one of a manifest counts.
+func (w *walker) fail(i int, err error) {
+	if !w.settled[i] {
+		w.settled[i] = true
+		w.result.Failures = append(w.result.Failures, Failure{Manifest: &w.graph.manifests[i], Err: err, index: i})
+	}
+}
+
+// awaitAll awaits the manifests of a node.
+func (w *walker) awaitAll(ctx context.Context, n int) {
+	tasks := w.graph.nodes[n].tasks
+	errs := make([]error, len(tasks))
+	stopped := ctx.Err() != nil
+	if w.await != nil && !stopped {
+		var group sync.WaitGroup
+		for k, i := range tasks {
+			group.Go(func() { errs[k] = w.await(ctx, &w.graph.manifests[i]) })
+		}
+		group.Wait()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if stopped {
+		w.count(tasks, &w.result.Unreached)
+		w.finish(n, false)
+		return
+	}
+	ok := true
+	for k, i := range tasks {
+		w.awaits[i]--
+		switch {
+		case errs[k] != nil:
+			ok = false
+			w.fail(i, errs[k])
+		case w.awaits[i] == 0:
+			w.settle(i, &w.result.Done)
+		}
+	}
+	w.finish(n, ok)
 }
 
 // finish marks a node as finished and adds nodes without further dependencies to

@@ -144,7 +144,7 @@ func (e *env) release(version string) build.Published {
 	e.t.Helper()
 	dir := e.t.TempDir()
 	write(e.t, dir, "release.yaml", "product: platform\nversion: "+version+"\ncomponents: [{name: web, runLevel: 10}]\n")
-	write(e.t, dir, "web/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: {v: '"+version+"'}\n")
+	write(e.t, dir, "web/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, namespace: web}\ndata: {v: '"+version+"'}\n")
 	r, err := build.Build(dir, "")
 	if err != nil {
 		e.t.Fatal(err)

@@ -25,7 +25,7 @@ func payloadPath(e *env) string {
 	e.t.Helper()
 	src, dir := e.t.TempDir(), e.t.TempDir()
 	write(e.t, src, "release.yaml", "product: platform\nversion: 1.4.2\ncomponents: [{name: web, runLevel: 10}]\n")
-	write(e.t, src, "web/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\n")
+	write(e.t, src, "web/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, namespace: web}\n")
 	r, err := build.Build(src, "")
 	if err != nil {
 		e.t.Fatal(err)

@@ -37,6 +37,9 @@ func (d *deleter) find(ctx context.Context, en *inventory.Entry) (target, *metav
 	var o *metav1.PartialObjectMetadata
 	var err error
 	if t.mapping, err = d.live.Mapping(en.GVK()); err == nil {
+		if impossible(en, t.mapping) {
+			return t, nil, nil
+		}
 		o, err = d.client.get(ctx, t)
 	}
 	if live.IsNoMatch(err) || missingResource(err) {

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -39,12 +40,12 @@ func (d *dryRunner) run(ctx context.Context, manifests []payload.Manifest) ([]Pr
 	if err := d.addChangedSchemas(ctx, &p, manifests); err != nil {
 		return nil, err
 	}
-	found := make([]*Problem, len(manifests))
+	found := checkScopes(manifests, d.live.Mapping)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(d.concurrency)
 	for i := range manifests {
 		m := &manifests[i]
-		if m.Delete {
+		if m.Delete || found[i] != nil {
 			continue
 		}
 		group.Go(func() error {
@@ -190,5 +191,70 @@ func tolerable(refused *Error, m *payload.Manifest, p provided) bool {
 		return true // The webhook doesn't support dry runs, or is part of the payload.
 	default:
 		return false
+	}
+}
+
+// CheckScope returns the manifests that no request could ever apply, because they
+// have a namespace and their kind is cluster-scoped, or the reverse. It sends no
+// request except to discover kinds, and ignores those that the server doesn't
+// serve yet.
+func (e *Engine) CheckScope(manifests []payload.Manifest) []Problem {
+	var out []Problem
+	for _, p := range checkScopes(manifests, e.set.live.Mapping) {
+		if p != nil {
+			out = append(out, *p)
+		}
+	}
+	return out
+}
+
+// mapper discovers the resource of a kind.
+type mapper func(schema.GroupVersionKind) (*meta.RESTMapping, error)
+
+// checkScopes returns the problem of each manifest, nil for most. The scopes of
+// kinds that the manifests define are those of their CRDs, which may differ from
+// the ones in the cluster.
+func checkScopes(manifests []payload.Manifest, mapping mapper) []*Problem {
+	scopes := payload.ScopesOf(manifests)
+	discovered := map[schema.GroupVersionKind]kinds.Scope{}
+	out := make([]*Problem, len(manifests))
+	for i := range manifests {
+		m := &manifests[i]
+		if m.Delete {
+			continue // It is absent, as the manifest requires.
+		}
+		scope := scopes.Of(m.GVK.GroupKind())
+		if scope == kinds.UnknownScope {
+			known, ok := discovered[m.GVK]
+			if !ok {
+				known = discoveredScope(mapping(m.GVK))
+				discovered[m.GVK] = known
+			}
+			scope = known
+		}
+		if err := payload.CheckScope(m.ID, scope); err != nil {
+			out[i] = &Problem{ID: m.ID, Err: permanent(m.ID, ReasonResourceInvalid, "%s%s", err, placeOf(m))}
+		}
+	}
+	return out
+}
+
+// placeOf returns " (file:line)", or "" for manifests without a file.
+func placeOf(m *payload.Manifest) string {
+	if m.File == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (%s:%d)", m.File, m.Line)
+}
+
+// discoveredScope returns the scope of a mapping; it is unknown after an error.
+func discoveredScope(mapping *meta.RESTMapping, err error) kinds.Scope {
+	switch {
+	case err != nil || mapping == nil || mapping.Scope == nil:
+		return kinds.UnknownScope
+	case mapping.Scope.Name() == meta.RESTScopeNameNamespace:
+		return kinds.Namespaced
+	default:
+		return kinds.ClusterScoped
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -221,6 +222,35 @@ func (e *Engine) Begin(ctx context.Context, manifests []payload.Manifest, adopt 
 	return e.set.begin(ctx, manifests)
 }
 
+// Exists reports whether the object of a manifest exists and isn't being deleted,
+// whoever created it. An object outside the set costs a request.
+func (e *Engine) Exists(ctx context.Context, m *payload.Manifest) (bool, error) {
+	if e.set.has(m.ID) {
+		switch view := e.set.live.Get(m.ID); view.State {
+		case live.Present:
+			return !view.Object.Deleting, nil
+		case live.Absent:
+			return false, nil
+		case live.Unknown:
+		}
+	}
+	mapping, err := e.set.live.Mapping(m.GVK)
+	if live.IsNoMatch(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, classify(m.ID, err)
+	}
+	o, err := e.pruner.client.get(ctx, target{mapping: mapping, namespace: m.ID.Namespace, name: m.ID.Name})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, classify(m.ID, err)
+	}
+	return o.DeletionTimestamp == nil, nil
+}
+
 // Flush writes the changes of the inventory. If another process wrote it, Flush
 // loads the added objects and returns a retriable error.
 func (e *Engine) Flush(ctx context.Context) error { return e.set.flush(ctx) }
@@ -237,8 +267,9 @@ func (e *Engine) InSync(ctx context.Context, m *payload.Manifest) (bool, error) 
 }
 
 // DryRun sends the manifests that aren't in sync as dry runs, and returns those
-// that the server would refuse, in the order of the manifests. A kind or
-// namespace that the manifests provide may be missing.
+// that the server would refuse, in the order of the manifests, and those of
+// CheckScope, for which it sends no request. A kind or namespace that the
+// manifests provide may be missing.
 func (e *Engine) DryRun(ctx context.Context, manifests []payload.Manifest) ([]Problem, error) {
 	return e.dryRuns.run(ctx, manifests)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lockstep-dev/lockstep/payload"
@@ -60,7 +61,13 @@ type pruner struct {
 func (p *pruner) prune(ctx context.Context, keep map[payload.ObjectID]bool, opts PruneOptions) (PruneResult, error) {
 	gone, total := p.set.inventory(keep)
 	var result PruneResult
+	known := len(gone)
+	gone = p.forgetImpossible(gone)
+	total -= known - len(gone)
 	if len(gone) == 0 {
+		if known > 0 {
+			return result, p.set.flush(ctx)
+		}
 		return result, nil
 	}
 	if err := p.recoverRecords(ctx, gone); err != nil {
@@ -399,4 +406,27 @@ func (p *pruner) recoverRecord(ctx context.Context, en *inventory.Entry) error {
 		en.UID, en.Created = o.UID, true
 	}
 	return nil
+}
+
+// impossible reports whether the entry can't be that of an object: releases with
+// such manifests were accepted by older versions.
+func impossible(en *inventory.Entry, mapping *meta.RESTMapping) bool {
+	return payload.CheckScope(en.ID(), discoveredScope(mapping, nil)) != nil
+}
+
+// forgetImpossible removes the entries of objects that can't exist from the
+// inventory and from the list, and returns the rest.
+func (p *pruner) forgetImpossible(entries []inventory.Entry) (rest []inventory.Entry) {
+	for i := range entries {
+		en := &entries[i]
+		it := p.set.item(en.ID())
+		mapping, err := p.live.Mapping(en.GVK())
+		if it == nil || err != nil || !impossible(en, mapping) {
+			rest = append(rest, *en)
+			continue
+		}
+		p.log.Info("removing an object from the inventory that can't exist, since its namespace contradicts the scope of its kind", "object", en.ID().String())
+		p.set.forget(it)
+	}
+	return rest
 }

@@ -51,10 +51,18 @@ type componentPolicy struct {
 	timeout time.Duration
 }
 
+// warnTimeout is how long an update waits for a component with policy warn and
+// without a timeout of its own.
+const warnTimeout = time.Minute
+
 // of returns the policy of a component, with the timeout that applies to it.
 func (p buildPolicy) of(component string) componentPolicy {
 	out := p.components[component]
-	if out.timeout <= 0 {
+	switch {
+	case out.timeout > 0:
+	case out.warn:
+		out.timeout = min(warnTimeout, p.timeout)
+	default:
 		out.timeout = p.timeout
 	}
 	return out
@@ -90,7 +98,7 @@ func (b *objectBuilder) DryRun(ctx context.Context, target *payload.Payload) err
 	for i, p := range problems {
 		retry = retry && control.Retriable(p.Err)
 		if i < shown {
-			lines = append(lines, fmt.Sprintf("%s: %v", p.ID, p.Err))
+			lines = append(lines, p.Err.Error())
 		}
 	}
 	if cut := len(problems) - shown; cut > 0 {
@@ -134,18 +142,36 @@ func (b *objectBuilder) Apply(ctx context.Context, m *payload.Manifest, state pa
 	return written, nil
 }
 
-// Await implements worker.ResourceBuilder. It waits for a component with policy
-// warn until the deadline too.
+// warnGrace is the time in which an object can become ready although its timeout is
+// used up, as in package health.
+const warnGrace = 6 * time.Second
+
+// errContinue ends the wait for an object of a component with policy warn.
+var errContinue = errors.New("the update continues")
+
+// Await implements worker.ResourceBuilder. A component with policy warn delays an
+// update by at most its timeout, also while the clock of an object is stopped.
 func (b *objectBuilder) Await(ctx context.Context, m *payload.Manifest, written worker.Written, spent time.Duration) error {
 	policy := b.current().of(m.Component)
+	var last health.Verdict
+	if policy.warn {
+		var cancel context.CancelFunc
+		// The waiter ends first while its clock runs.
+		ctx, cancel = context.WithTimeoutCause(ctx, max(policy.timeout-spent, 0)+warnGrace, errContinue)
+		defer cancel()
+	}
 	applied := health.Applied{ResourceVersion: written.ResourceVersion, Outdated: written.Outdated}
 	err := b.health.Wait(ctx, m, applied, health.Budget{Total: policy.timeout, Spent: spent}, func(v health.Verdict, spent time.Duration) {
+		last = v
 		waiting := worker.Waiting{Reason: v.Reason, Message: v.Message, Spent: spent, Stopped: v.Waiting}
 		if !v.Waiting {
 			waiting.Deadline = b.now().Add(policy.timeout - spent)
 		}
 		worker.ReportWaiting(ctx, waiting)
 	})
+	if errors.Is(err, errContinue) {
+		err = &worker.UpdateError{Code: last.Reason, Object: m.ID, Message: last.Message, Retry: true}
+	}
 	return policy.wrap(m, err)
 }
 

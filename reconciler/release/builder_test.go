@@ -54,6 +54,23 @@ func TestHealthErrorsFollowTheComponentPolicy(t *testing.T) {
 	}
 }
 
+func TestAComponentThatOnlyWarnsDelaysAnUpdateBriefly(t *testing.T) {
+	p := buildPolicy{timeout: time.Hour, components: map[string]componentPolicy{
+		"warns": {warn: true}, "patient": {warn: true, timeout: 20 * time.Minute}, "blocks": {}, "quick": {timeout: time.Second},
+	}}
+	for component, want := range map[string]time.Duration{
+		"warns": time.Minute, "patient": 20 * time.Minute, "blocks": time.Hour, "quick": time.Second, "unknown": time.Hour,
+	} {
+		if got := p.of(component).timeout; got != want {
+			t.Errorf("%s waits %s, want %s", component, got, want)
+		}
+	}
+	p.timeout = 10 * time.Second
+	if got := p.of("warns").timeout; got != p.timeout {
+		t.Errorf("a component that only warns waits %s, longer than all others", got)
+	}
+}
+
 // waitFor polls until done returns true.
 func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()

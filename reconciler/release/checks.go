@@ -6,6 +6,7 @@ package release
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +18,10 @@ import (
 
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
+	"github.com/lockstep-dev/lockstep/config/version"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/precondition"
+	"github.com/lockstep-dev/lockstep/payload/taskgraph"
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
 	"github.com/lockstep-dev/lockstep/reconciler/control"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
@@ -89,6 +92,9 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 	if err := checkHealthRules(target, unmanaged); err != nil {
 		return nil, err
 	}
+	if err := scopeError(c.engine.CheckScope(target.Manifests), unmanaged); err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	spec := c.spec
 	c.mu.Unlock()
@@ -122,7 +128,37 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 	if err := c.addClusterFacts(ctx, f); err != nil {
 		return nil, err
 	}
+	if f.Order, err = c.order(ctx, f); err != nil {
+		return nil, err
+	}
 	return precondition.Evaluate(f, desired.Waivers), nil
+}
+
+// order returns the pairs of manifests whose order can't work in the cluster.
+func (c *checks) order(ctx context.Context, f *precondition.Facts) (lines []string, err error) {
+	state := payload.Updating
+	switch {
+	case f.Current == "":
+		state = payload.Initializing
+	case version.IsRollback(f.Current, f.Target.Version):
+		state = payload.RollingBack
+	}
+	managed := slices.DeleteFunc(slices.Clone(f.Target.Manifests), func(m payload.Manifest) bool { return f.Unmanaged[m.ID] })
+	exists := func(m *payload.Manifest) bool {
+		if err != nil {
+			return true
+		}
+		var ok bool
+		ok, err = c.engine.Exists(ctx, m)
+		return ok
+	}
+	for _, p := range taskgraph.CheckOrder(managed, state, f.Target.CVO, exists) {
+		lines = append(lines, p.Message)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("check the order of the manifests: %w", err)
+	}
+	return lines, nil
 }
 
 // checkHealthRules rejects a release with an invalid health rule before anything is
@@ -138,6 +174,18 @@ func checkHealthRules(target *payload.Payload, unmanaged map[payload.ObjectID]bo
 		}
 	}
 	return nil
+}
+
+// scopeError rejects a release with objects that can't exist, before anything is
+// recorded: a first install has no dry run. Unmanaged objects aren't applied.
+func scopeError(problems []apply.Problem, unmanaged map[payload.ObjectID]bool) error {
+	var all payload.Problems
+	for _, p := range problems {
+		if !unmanaged[p.ID] {
+			all.Add(p.Err)
+		}
+	}
+	return all.Err()
 }
 
 // addClusterFacts reads the facts about the cluster.

@@ -6,6 +6,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -55,9 +56,9 @@ func (w *SyncWorker) sync(ctx context.Context, a startSync) {
 	complete := false
 	if err == nil {
 		w.dispatch(syncStepped{a.number, StepApplyManifests})
-		run := &syncRun{w: w, startSync: a}
+		run := &syncRun{w: w, startSync: a, applied: map[*payload.Manifest]Written{}}
 		graph := taskgraph.Build(a.payload.Manifests, a.work.State, a.order)
-		complete = taskgraph.Walk(ctx, graph, w.width(a.work.State), run.applyOne).Complete() && run.awaitLater(ctx)
+		complete = taskgraph.Walk(ctx, graph, w.width(a.work.State), run.applyOne, run.awaitOne).Complete() && run.awaitRest(ctx)
 		if complete {
 			w.dispatch(syncStepped{a.number, StepPruneObjects})
 			err = w.config.Builder.Prune(ctx, a.payload)
@@ -97,33 +98,36 @@ type syncRun struct {
 	w *SyncWorker
 
 	mu sync.Mutex
-	// later are the objects to await once all are applied.
-	later []laterWait
+	// applied are the objects that weren't awaited yet.
+	applied map[*payload.Manifest]Written
 }
 
-type laterWait struct {
-	manifest *payload.Manifest
-	written  Written
-}
-
-// applyOne applies one manifest and awaits its object if later manifests depend on
-// it. An error stops those.
+// applyOne applies one manifest. An error stops the manifests that depend on it.
 func (p *syncRun) applyOne(ctx context.Context, m *payload.Manifest) error {
 	if overridden(p.work.Overrides, m.ID) {
 		p.w.dispatch(manifestDone{number: p.number, manifest: m, skipped: true})
 		return nil
 	}
 	written, err := p.applyWithRetries(ctx, m)
-	switch {
-	case err != nil, written.Done, p.work.State == payload.Reconciling:
+	if err != nil || written.Done || p.work.State == payload.Reconciling {
 		return p.done(m, err)
-	case p.work.State.WaitsFor(m.ID):
-		return p.done(m, p.await(ctx, m, written))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.later = append(p.later, laterWait{m, written})
+	p.applied[m] = written
 	return nil
+}
+
+// awaitOne waits until an applied object is ready.
+func (p *syncRun) awaitOne(ctx context.Context, m *payload.Manifest) error {
+	p.mu.Lock()
+	written, ok := p.applied[m]
+	delete(p.applied, m)
+	p.mu.Unlock()
+	if !ok {
+		return nil // It was skipped, has nothing to await, or its error was reported.
+	}
+	return p.done(m, p.await(ctx, m, written))
 }
 
 // done dispatches the result of one manifest. It returns the errors that stop
@@ -145,17 +149,19 @@ func (p *syncRun) await(ctx context.Context, m *payload.Manifest, written Writte
 	return nil
 }
 
-// awaitLater waits for all remaining objects at once, because in a first install an
-// object can depend on one of a later run level. It reports whether all are ready.
-func (p *syncRun) awaitLater(ctx context.Context) bool {
-	if len(p.later) == 0 {
+// awaitRest waits for the objects that the graph doesn't await, all at once: in a
+// first install an object can depend on one of a later run level. It reports whether
+// all are ready.
+func (p *syncRun) awaitRest(ctx context.Context) bool {
+	if len(p.applied) == 0 {
 		return true
 	}
 	p.w.dispatch(syncStepped{p.number, StepAwaitReady})
-	failed := make([]bool, len(p.later))
+	rest := slices.Collect(maps.Keys(p.applied))
+	failed := make([]bool, len(rest))
 	var group sync.WaitGroup
-	for i, l := range p.later {
-		group.Go(func() { failed[i] = p.done(l.manifest, p.await(ctx, l.manifest, l.written)) != nil })
+	for i, m := range rest {
+		group.Go(func() { failed[i] = p.awaitOne(ctx, m) != nil })
 	}
 	group.Wait()
 	return !slices.Contains(failed, true)

@@ -416,7 +416,7 @@ func (c *core) startSync(now time.Time) []action {
 	begin := !c.began
 	return []action{startSync{
 		number: c.sync.number, begin: begin, payload: c.accepted.payload,
-		order: taskgraph.Order{Seed: c.seed, Attempt: c.attempt},
+		order: taskgraph.Order{Seed: c.seed, Attempt: c.attempt, Serial: c.accepted.payload.CVO},
 		work:  SyncWork{Desired: c.accepted.Desired, Overrides: c.overrides, State: c.state, Attempt: c.attempt},
 	}}
 }

@@ -85,7 +85,7 @@ var imports = map[string][]string{
 	"reconciler/cluster": {"config/v1alpha1", "reconciler/apply", "reconciler/live"},
 	"reconciler/policy":  {"config/trust", "config/v1alpha1", "reconciler/control", "reconciler/status"},
 	"reconciler/source":  {"config/sanitize", "config/trust", "config/v1alpha1", "payload/verify", "reconciler/control", "reconciler/state", "reconciler/status", "sources", "sources/desired", "sources/dir", "sources/git"},
-	"reconciler/release": {"config/sanitize", "config/trust", "config/v1alpha1", "config/version", "payload", "payload/image", "payload/precondition", "payload/verify", "reconciler/apply", "reconciler/cluster", "reconciler/control", "reconciler/excluded", "reconciler/health", "reconciler/ledger", "reconciler/live", "reconciler/state", "reconciler/status", "reconciler/worker"},
+	"reconciler/release": {"config/sanitize", "config/trust", "config/v1alpha1", "config/version", "payload", "payload/image", "payload/precondition", "payload/taskgraph", "payload/verify", "reconciler/apply", "reconciler/cluster", "reconciler/control", "reconciler/excluded", "reconciler/health", "reconciler/ledger", "reconciler/live", "reconciler/state", "reconciler/status", "reconciler/worker"},
 	"reconciler/pool":    {"config/sanitize", "config/trust", "config/v1alpha1", "nodeos/fleet", "nodeos/mtls", "payload", "payload/verify", "reconciler/control", "reconciler/drain", "reconciler/hosts", "reconciler/ledger", "reconciler/rollout/executor", "reconciler/state", "reconciler/status", "sources", "sources/desired"},
 	"reconciler":         {"config/trust", "config/v1alpha1", "payload/image", "payload/registry", "reconciler/...", "sources", "sources/git"},
 
@@ -117,7 +117,7 @@ var restricted = map[string][]string{
 	"github.com/sigstore/cosign/v2/pkg/policy":        {},
 	"github.com/sigstore/cosign/v2/pkg/cosign":        {"payload/verify", "payload/build"},
 	"github.com/go-git/go-git/v5/...":                 {"sources/...", "cmd/lockstep", "test/..."},
-	"k8s.io/client-go/...":                            {"reconciler/...", "cmd/lockstep", "cmd/lockstep-reconciler", "test/...", "sources/desired"},
+	"k8s.io/client-go/...":                            {"reconciler/...", "cmd/lockstep", "cmd/lockstep-reconciler", "test/...", "sources/desired", "payload/build"},
 	"sigs.k8s.io/controller-runtime/...":              {"reconciler", "reconciler/...", "cmd/lockstep", "cmd/lockstep-reconciler", "test/..."},
 	"sigs.k8s.io/kustomize/...":                       {"sources/desired", "payload/build", "cmd/lockstep", "test/..."},
 	"github.com/google/go-containerregistry/...":      {"payload/...", "cmd/...", "test/..."},

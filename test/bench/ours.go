@@ -103,7 +103,7 @@ func (o *ours) pass(ctx context.Context, ms []payload.Manifest, state payload.St
 		defer mu.Unlock()
 		actions[change.Action]++
 		return err
-	})
+	}, nil)
 	if !result.Complete() {
 		err := ctx.Err()
 		if len(result.Failures) > 0 {

@@ -99,7 +99,7 @@ func graphRows(ctx context.Context, b *bench) ([]result, error) {
 		for range pureRounds * b.rounds {
 			runtime.GC()
 			began := time.Now()
-			r := taskgraph.Walk(ctx, taskgraph.Build(ms, state, taskgraph.Order{}), reconcileWidth, func(context.Context, *payload.Manifest) error { return nil })
+			r := taskgraph.Walk(ctx, taskgraph.Build(ms, state, taskgraph.Order{}), reconcileWidth, func(context.Context, *payload.Manifest) error { return nil }, nil)
 			took = append(took, milliseconds(time.Since(began)))
 			if !r.Complete() {
 				return nil, fmt.Errorf("walked %d of %d tasks: %w", r.Done, tasks, ctx.Err())

@@ -8,6 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/test/env"
 )
@@ -185,6 +189,7 @@ func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // the
 	}
 	s.back(t)
 	t.Run("AnObjectOfAnotherRelease", func(t *testing.T) { testOwnedByOther(t, s) })
+	t.Run("AnObjectThatCannotExist", func(t *testing.T) { testImpossibleScope(t, s) })
 	t.Run("UntilItIsSigned", func(t *testing.T) { testSignedLater(t, s) })
 }
 
@@ -199,11 +204,16 @@ func unsigned(t *testing.T, w *env.Env, r env.Release) string {
 // crafted is a signed artifact whose archive has exactly these files.
 func crafted(t *testing.T, w *env.Env, version string, files map[string]string) string {
 	t.Helper()
-	all := map[string]string{"release-metadata": `{"kind":"cincinnati-metadata-v0","name":"platform","version":"` + version + `"}`}
+	return craftedOf(t, w, platform, version, files)
+}
+
+func craftedOf(t *testing.T, w *env.Env, product, version string, files map[string]string) string {
+	t.Helper()
+	all := map[string]string{"release-manifests/release-metadata": `{"kind":"cincinnati-metadata-v0","name":"` + product + `","version":"` + version + `"}`}
 	maps.Copy(all, files)
 	archive, err := env.Archive(all)
 	must(t, err)
-	ref, err := w.PushArchive(t.Context(), platform, version, archive)
+	ref, err := w.PushArchive(t.Context(), product, version, archive)
 	must(t, err)
 	must(t, w.Sign(t.Context(), "release", ref))
 	return ref
@@ -230,6 +240,32 @@ func testOwnedByOther(t *testing.T, s *stable) {
 	contains(t, s.refused(t, "site", "1.0.2", "OwnedByOther"), "platform/settings", "clusterrelease/platform")
 	waitConfig(t, s.w, "site", "1.0.1")
 	waitConfig(t, s.w, platform, first)
+}
+
+// testImpossibleScope declares releases that were packed by other tools, with a
+// namespaced object without a namespace: they are rejected before their first
+// write, also as the first install, and the next version installs.
+func testImpossibleScope(t *testing.T, s *stable) {
+	t.Helper()
+	const file = declarePath + "lab.yaml"
+	impossible := func(version string) string {
+		return craftedOf(t, s.w, "lab", version, map[string]string{
+			"release-manifests/0000_10_base_00.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: lab}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {version: lost}\n",
+		})
+	}
+	push(t, s.w, "lab with an object that can't exist", map[string]string{file: declare("lab", "1.0.0", impossible("1.0.0"))})
+	contains(t, s.refused(t, "lab", "1.0.0", "ResourceInvalid"), "ConfigMap settings", "has no namespace", "0000_10_base_00.yaml:5")
+	var namespace corev1.Namespace
+	if err := s.w.Client.Get(t.Context(), client.ObjectKey{Name: "lab"}, &namespace); !apierrors.IsNotFound(err) {
+		t.Errorf("the rejected release wrote its namespace: %v", err)
+	}
+	push(t, s.w, "lab is mended", map[string]string{file: declare("lab", "1.0.1", release(t, s.w, configRelease("lab", "1.0.1", nil)))})
+	waitApplied(t, s.w, "lab", "1.0.1")
+	push(t, s.w, "lab is broken again", map[string]string{file: declare("lab", "1.0.2", impossible("1.0.2"))})
+	contains(t, s.refused(t, "lab", "1.0.2", "ResourceInvalid"), "ConfigMap settings", "has no namespace")
+	waitConfig(t, s.w, "lab", "1.0.1")
+	push(t, s.w, "lab is mended again", map[string]string{file: declare("lab", "1.0.3", release(t, s.w, configRelease("lab", "1.0.3", nil)))})
+	waitApplied(t, s.w, "lab", "1.0.3")
 }
 
 // testSignedLater declares an unsigned release: it is accepted automatically
