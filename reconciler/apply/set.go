@@ -55,6 +55,9 @@ type item struct {
 	body  bool
 	// leaving objects are being pruned: their deletion is no drift.
 	leaving bool
+	// deletion is that of a pruned object, or of one of a delete manifest, whose
+	// end wasn't confirmed in time.
+	deletion *deletion
 }
 
 func newSet(cfg *Config) *set {
@@ -188,7 +191,7 @@ func (s *set) addLocked(m *payload.Manifest, order int) *item {
 			s.store.Add(it.entry)
 		}
 	}
-	it.leaving = false
+	it.leaving, it.deletion = false, nil
 	if body := live.NeedsBody(m); body && !it.body {
 		before := it.interest()
 		it.body = true
