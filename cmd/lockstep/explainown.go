@@ -157,7 +157,7 @@ func good(kind string) metav1.ConditionStatus {
 	switch kind {
 	case v1alpha1.ConditionReady, v1alpha1.ConditionReleaseAccepted, v1alpha1.ConditionReleaseVerified, v1alpha1.ConditionSourceVerified,
 		v1alpha1.ConditionOSVerified, v1alpha1.ConditionWriteBackReady, v1alpha1.ConditionUpgradeable,
-		v1alpha1.ConditionAgentReachable, v1alpha1.ConditionConfirmed:
+		v1alpha1.ConditionAgentReachable, v1alpha1.ConditionConfirmed, v1alpha1.ConditionPruneComplete:
 		return metav1.ConditionTrue
 	case v1alpha1.ConditionStalled, v1alpha1.ConditionFailing, v1alpha1.ConditionInvalid, v1alpha1.ConditionHalted, v1alpha1.ConditionPaused,
 		v1alpha1.ConditionInsecure, v1alpha1.ConditionIdentityMismatch, v1alpha1.ConditionFieldYielded:

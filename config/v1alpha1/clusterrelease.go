@@ -19,6 +19,9 @@ const (
 	ConditionInvalid          = "Invalid"
 	ConditionReleaseVerified  = "ReleaseVerified"
 	ConditionFieldYielded     = "FieldYielded"
+	// ConditionPruneComplete is False while objects of earlier releases are still
+	// being deleted, which doesn't delay the release.
+	ConditionPruneComplete = "PruneComplete"
 )
 
 // DeletionPolicy defines what happens to the applied objects when their
@@ -329,7 +332,7 @@ type ClusterReleaseStatus struct {
 	History []ReleaseHistory `json:"history,omitempty"`
 	// Conditions hold the latest observations, one per type: Ready,
 	// Reconciling, Stalled, Available, Progressing, Failing, ReleaseAccepted,
-	// ReleaseVerified, Upgradeable, FieldYielded, Insecure.
+	// ReleaseVerified, Upgradeable, FieldYielded, PruneComplete, Insecure.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=type

@@ -157,12 +157,16 @@ func upgradeable(f *Facts) []Violation {
 	if !patch {
 		names = append(names, f.laggingKubelets()...)
 	}
-	if len(names) == 0 {
-		return nil
+	var out []Violation
+	if len(names) > 0 {
+		out = blocking(Upgradeable, "%s not upgradeable: %s", current, joinNames(names))
+		out[0].Blocking = !patch
+		out[0].Retriable = true
 	}
-	out := blocking(Upgradeable, "%s not upgradeable: %s", current, joinNames(names))
-	out[0].Blocking = !patch
-	out[0].Retriable = true
+	if f.Deleting != "" {
+		// It may never end, and the update may be the fix.
+		out = append(out, Violation{Name: Upgradeable, Reason: "ResourceDeletionInProgress", Message: f.Deleting, Retriable: true})
+	}
 	return out
 }
 

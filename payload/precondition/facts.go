@@ -30,6 +30,9 @@ type Facts struct {
 	Floor string
 	// Blockers are objects that report Upgradeable=False.
 	Blockers []Blocker
+	// Deleting describes the objects of earlier releases that are still being deleted,
+	// "" if there are none.
+	Deleting string
 	// APIServer is the version of the oldest API server, such as v1.36.3, or "".
 	APIServer string
 	// Kubelets are the kubelet versions by node.

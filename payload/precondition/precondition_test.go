@@ -121,6 +121,7 @@ func TestPreconditions(t *testing.T) {
 		"images by digest":                            {Facts{Target: release(t, "1.0.0", pinned)}, "", ""},
 		"an image by tag":                             {Facts{Target: release(t, "1.0.0", pinned, unpinned)}, "warn UnpinnedImage", "r/b:latest in batch CronJob b"},
 		"an image by tag in an unmanaged object":      {Facts{Target: release(t, "1.0.0", unpinned), Unmanaged: map[payload.ObjectID]bool{{Group: "batch", Kind: "CronJob", Name: "b"}: true}}, "", ""},
+		"a deletion in progress at a minor update":    {Facts{Target: release(t, "1.5.0"), Current: "1.4.2", Deleting: "objects still being deleted: 1"}, "warn Upgradeable", "still being deleted"},
 		"an order that can't work":                    {Facts{Target: release(t, "1.0.0"), Order: []string{"Deployment a mounts Secret b"}}, ManifestOrder, "can't work: Deployment a mounts Secret b"},
 		"many orders that can't work":                 {Facts{Target: release(t, "1.0.0"), Order: strings.Split("abcdefgh", "")}, ManifestOrder, "a; b; c; d; e; and 3 more"},
 		"an invalid version":                          {Facts{Target: release(t, "x"), Current: "1.0.0"}, "", ""},

@@ -5,14 +5,21 @@ package apply
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
@@ -109,7 +116,7 @@ func (d *deleter) awaitGone(ctx context.Context, id payload.ObjectID, t target, 
 	if last.State == live.Present {
 		finalizers = last.Object.Finalizers()
 	}
-	return last, terminatingError(id, finalizers)
+	return last, d.terminatingAs(ctx, id, t, finalizers)
 }
 
 // confirmGone waits until the watch shows that a terminating object is gone, at
@@ -132,7 +139,7 @@ func (d *deleter) confirmGone(ctx context.Context, id payload.ObjectID, t target
 		case o.UID != terminating.UID:
 			return nil // Another object was created under its name.
 		case watched || !sleep(wait, unwatchedPause):
-			return terminatingError(id, o.Finalizers)
+			return d.terminatingAs(ctx, id, t, o.Finalizers)
 		}
 	}
 }
@@ -145,10 +152,190 @@ func showsGone(v live.View, terminating *live.Object) bool {
 // notFound reports whether a served resource has no such object.
 func notFound(err error) bool { return apierrors.IsNotFound(err) && !missingResource(err) }
 
-func terminatingError(id payload.ObjectID, finalizers []string) error {
+// terminatingError is the error of an object that is being deleted. content is what
+// the server reports about the content of a namespace.
+func terminatingError(id payload.ObjectID, finalizers []string, content string) error {
 	blocked := "the server removes it shortly"
-	if len(finalizers) > 0 {
+	switch {
+	case len(finalizers) > 0:
 		blocked = fmt.Sprintf("blocked by the finalizers %.300q", finalizers)
+	case content != "":
+		blocked = "blocked by its content: " + content
 	}
-	return transient(id, ReasonTerminating, "the object is being deleted; %s", blocked)
+	err := transient(id, ReasonTerminating, "the object is being deleted; %s", blocked)
+	err.finalizers, err.content = finalizers, content
+	return err
+}
+
+// Leaving is an object that left the set, or that a delete manifest names, and whose
+// deletion hasn't ended.
+type Leaving struct {
+	ID payload.ObjectID
+	// Since is when it was deleted.
+	Since time.Time
+	// Finalizers are those that remain. Content is what the API server reports about
+	// the content of a namespace, or "".
+	Finalizers []string
+	Content    string
+}
+
+// deletion is a deletion whose end is awaited.
+type deletion struct {
+	uid        types.UID
+	since      time.Time
+	finalizers []string
+	content    string
+}
+
+// terminatingAs returns the error of an object whose deletion didn't end in time. It
+// reads the conditions of a namespace.
+func (d *deleter) terminatingAs(ctx context.Context, id payload.ObjectID, t target, finalizers []string) error {
+	content := ""
+	if id.GroupKind() == kinds.Namespace {
+		// Without it the error is less precise.
+		content, _ = d.client.namespaceContent(ctx, t)
+	}
+	return terminatingError(id, finalizers, content)
+}
+
+// stillTerminating returns the error of an object whose deletion didn't end in time,
+// nil for other errors.
+func stillTerminating(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok && e.reason == ReasonTerminating {
+		return e
+	}
+	return nil
+}
+
+// maxContent bounds the report about a namespace's content, in bytes.
+const maxContent = 300
+
+// namespaceContent returns what the API server reports about the content that keeps
+// a terminating namespace: objects with finalizers, or APIs that it can't list.
+func (c *client) namespaceContent(ctx context.Context, t target) (string, error) {
+	place, err := c.wire.budget.acquire(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer place.release()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	raw, err := c.wire.client.Get().AbsPath(t.path(true)...).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	c.metrics.request("get", outcome(err))
+	if err != nil {
+		return "", err
+	}
+	return contentOf(raw)
+}
+
+// contentOf returns the messages of the conditions of a namespace that keep it, the
+// most precise first.
+func contentOf(raw []byte) (string, error) {
+	var namespace corev1.Namespace
+	if err := json.Unmarshal(raw, &namespace); err != nil {
+		return "", err
+	}
+	var out []string
+	for _, typ := range []corev1.NamespaceConditionType{
+		corev1.NamespaceFinalizersRemaining, corev1.NamespaceContentRemaining, corev1.NamespaceDeletionContentFailure, corev1.NamespaceDeletionDiscoveryFailure,
+	} {
+		for _, c := range namespace.Status.Conditions {
+			if c.Type == typ && c.Status == corev1.ConditionTrue && c.Message != "" {
+				out = append(out, c.Message)
+			}
+		}
+	}
+	return sanitize.Clip(sanitize.Line(strings.Join(out, "; ")), maxContent), nil
+}
+
+// record keeps a deletion whose end wasn't confirmed in time. The watch reports it.
+func (p *pruner) record(it *item, o *live.Object, since time.Time, err *Error) {
+	d := &deletion{uid: o.UID, since: since, finalizers: err.finalizers, content: err.content}
+	p.set.mu.Lock()
+	known := it.deletion != nil
+	it.deletion = d
+	p.set.mu.Unlock()
+	if !known {
+		p.set.sub.Push(it.id) // The deletion may have ended since the last read.
+	}
+}
+
+// recorded reports whether the end of an object's deletion was awaited before.
+func (p *pruner) recorded(it *item, o *live.Object) bool {
+	p.set.mu.RLock()
+	defer p.set.mu.RUnlock()
+	return it.deletion != nil && it.deletion.uid == o.UID
+}
+
+// pending reports whether the deletion of an object is known not to have ended: the
+// watch still shows it. No request is sent for it.
+func (p *pruner) pending(it *item) bool {
+	p.set.mu.RLock()
+	d := it.deletion
+	p.set.mu.RUnlock()
+	if d == nil || it.id.GroupKind() == kinds.Namespace {
+		return false // The conditions of a namespace change while it is emptied.
+	}
+	return stillThere(d, p.live.Get(it.id))
+}
+
+// stillThere reports whether a watched object is being deleted.
+func stillThere(d *deletion, view live.View) bool {
+	return view.State == live.Present && view.Object.Deleting && view.Object.UID == d.uid
+}
+
+// leaving returns the objects whose deletion hasn't ended, ordered by identity. It
+// sends no request and forgets the deletions of delete manifests that have ended.
+func (p *pruner) leaving() []Leaving {
+	p.set.mu.RLock()
+	known := map[*item]deletion{}
+	for _, it := range p.set.items {
+		if it.deletion != nil {
+			known[it] = *it.deletion
+		}
+	}
+	p.set.mu.RUnlock()
+	var out []Leaving
+	var ended []*item
+	for it, d := range known {
+		view := p.live.Get(it.id) // The cache must not be read with the set locked.
+		switch {
+		case stillThere(&d, view):
+			d.finalizers = view.Object.Finalizers()
+		case view.State != live.Unknown:
+			ended = append(ended, it)
+			continue
+		}
+		out = append(out, Leaving{ID: it.id, Since: d.since, Finalizers: d.finalizers, Content: d.content})
+	}
+	p.set.mu.Lock()
+	defer p.set.mu.Unlock()
+	for _, it := range ended {
+		if !it.leaving {
+			it.deletion = nil
+		}
+	}
+	slices.SortFunc(out, func(a, b Leaving) int { return a.ID.Compare(b.ID) })
+	return out
+}
+
+// deletedAt returns when an object was deleted, else now.
+func deletedAt(o *metav1.PartialObjectMetadata, now time.Time) time.Time {
+	if o != nil && o.DeletionTimestamp != nil {
+		grace := time.Duration(0)
+		if s := o.DeletionGracePeriodSeconds; s != nil {
+			grace = time.Duration(*s) * time.Second
+		}
+		return o.DeletionTimestamp.Add(-grace)
+	}
+	return now
+}
+
+// dying reports whether the deletion of an entry has started and not ended. It
+// doesn't count as a deletion of the next prune.
+func (p *pruner) dying(it *item) bool {
+	p.set.mu.RLock()
+	d := it.deletion
+	p.set.mu.RUnlock()
+	return d != nil && stillThere(d, p.live.Get(it.id))
 }

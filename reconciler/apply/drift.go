@@ -118,6 +118,9 @@ func (w *watcher) check(id payload.ObjectID, drifted func(payload.ObjectID)) {
 func (s *set) requiresApply(it *item, view live.View) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if it.deletion != nil {
+		return true // Its deletion ended, or its finalizers changed.
+	}
 	if it.leaving {
 		return false
 	}

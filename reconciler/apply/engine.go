@@ -65,7 +65,8 @@ const (
 	Verified Action = "Verified"
 	// Replaced objects were deleted and recreated.
 	Replaced Action = "Replaced"
-	// Deleted objects were deleted by a delete manifest.
+	// Deleted objects were deleted by a delete manifest. The deletion may not have
+	// ended: Leaving.
 	Deleted Action = "Deleted"
 	// Deferred objects are repaired or verified later, after too many recent
 	// requests.
@@ -276,7 +277,8 @@ func (e *Engine) DryRun(ctx context.Context, manifests []payload.Manifest) ([]Pr
 
 // Watch calls drifted for every object that requires an apply: the watch shows
 // that it isn't in sync, or its verification is due. The caller then applies the
-// last manifest. drifted is called from this goroutine and must not block. Watch
+// last manifest. It also calls drifted for changes of the objects in Leaving; the
+// caller then prunes again. drifted is called from this goroutine and must not block. Watch
 // also writes the inventory, and returns when ctx ends.
 func (e *Engine) Watch(ctx context.Context, drifted func(payload.ObjectID)) error {
 	return e.watcher.run(ctx, drifted)
@@ -285,8 +287,10 @@ func (e *Engine) Watch(ctx context.Context, drifted func(payload.ObjectID)) erro
 // Prune deletes the objects of the inventory that aren't in keep, which must
 // also contain those that users excluded. It follows the reverse order of the
 // payload, and finishes a run level before the next one. An object leaves the
-// inventory once the server confirms its deletion. Objects that can't be deleted
-// are in the joined error.
+// inventory once the server confirms its deletion. One whose deletion doesn't end in
+// time is pending, which is no error; Leaving describes it. While the watch shows
+// that it is still being deleted, further prunes send no request for it. Objects
+// that can't be deleted are in the joined error.
 func (e *Engine) Prune(ctx context.Context, keep map[payload.ObjectID]bool, opts PruneOptions) (PruneResult, error) {
 	return e.pruner.prune(ctx, keep, opts)
 }
@@ -325,6 +329,10 @@ func sortedIDs(entries []inventory.Entry) (ids []payload.ObjectID) {
 func (e *Engine) Others(manifests []payload.Manifest) map[payload.ObjectID]string {
 	return e.set.shared.others(manifests, e.set.owner)
 }
+
+// Leaving returns the pruned objects and those of delete manifests whose deletion
+// hasn't ended, ordered by identity. It sends no request.
+func (e *Engine) Leaving() []Leaving { return e.pruner.leaving() }
 
 // Deleting returns the objects that are still to be deleted according to the
 // watches: those that left the set, and those of delete manifests.

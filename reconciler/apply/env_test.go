@@ -119,6 +119,7 @@ type testEnv struct {
 	applied  map[payload.ObjectID]payload.Manifest
 	repaired []Change
 	notices  []Notice
+	drifted  []payload.ObjectID
 }
 
 func newEnv(t *testing.T) *testEnv {
@@ -188,6 +189,9 @@ func (env *testEnv) start() {
 	}
 	group.Go(func() {
 		_ = env.engine.Watch(ctx, func(id payload.ObjectID) {
+			env.mu.Lock()
+			env.drifted = append(env.drifted, id)
+			env.mu.Unlock()
 			group.Go(func() { env.repair(ctx, id) })
 		})
 	})

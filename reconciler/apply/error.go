@@ -51,6 +51,10 @@ const messageLimit = 1024
 
 // Error is the reason why a manifest isn't applied, or the set not pruned.
 type Error struct {
+	// finalizers and content are those that block a deletion.
+	finalizers []string
+	content    string
+
 	// ID is the object; it is empty for errors of the whole set.
 	ID        payload.ObjectID
 	reason    string

@@ -36,8 +36,10 @@ type PruneResult struct {
 	Deleted []payload.ObjectID
 	// Orphaned objects left the inventory and stay in the cluster.
 	Orphaned []Orphan
-	// Pending objects are being deleted and stay in the inventory.
+	// Pending objects are being deleted and stay in the inventory. Waiting counts the
+	// objects that are deleted after them.
 	Pending []payload.ObjectID
+	Waiting int
 }
 
 // Orphan is an object that isn't deleted, and why.
@@ -83,12 +85,15 @@ func (p *pruner) prune(ctx context.Context, keep map[payload.ObjectID]bool, opts
 		}
 	}()
 	var failures []error
+	done := 0
 	for group := range pruneGroups(gone) {
+		done += len(group)
 		failures = append(failures, p.pruneGroup(ctx, group, &result)...)
 		if ctx.Err() != nil {
 			return result, ctx.Err()
 		}
 		if len(failures) > 0 || len(result.Pending) > 0 {
+			result.Waiting = len(gone) - done
 			break // Finalizers may depend on the objects of lower run levels.
 		}
 	}
@@ -112,6 +117,9 @@ func (s *set) markLeaving(gone []inventory.Entry) {
 func (p *pruner) deletable(entries []inventory.Entry) []inventory.Entry {
 	var out []inventory.Entry
 	for i := range entries {
+		if it := p.set.item(entries[i].ID()); it != nil && p.dying(it) {
+			continue // It was counted when its deletion started.
+		}
 		if keepReason(&entries[i], p.namespace) == "" {
 			out = append(out, entries[i])
 		}
@@ -172,9 +180,10 @@ func guard(l payload.PruneCount, opts PruneOptions) error {
 func (p *pruner) pruneGroup(ctx context.Context, group []inventory.Entry, result *PruneResult) []error {
 	var failures []error
 	type pending struct {
-		it *item
-		t  target
-		o  *live.Object
+		it    *item
+		t     target
+		o     *live.Object
+		since time.Time
 	}
 	var terminating []pending
 	for i := range group {
@@ -183,7 +192,11 @@ func (p *pruner) pruneGroup(ctx context.Context, group []inventory.Entry, result
 		if it == nil {
 			continue
 		}
-		t, o, keep, err := p.pruneOne(ctx, it, en)
+		if p.pending(it) {
+			result.Pending = append(result.Pending, it.id)
+			continue
+		}
+		t, o, since, keep, err := p.pruneOne(ctx, it, en)
 		switch {
 		case err != nil:
 			failures = append(failures, err)
@@ -194,13 +207,22 @@ func (p *pruner) pruneGroup(ctx context.Context, group []inventory.Entry, result
 		case o == nil:
 			p.deleted(it, result)
 		default:
-			terminating = append(terminating, pending{it, t, o})
+			terminating = append(terminating, pending{it, t, o, since})
 		}
 	}
 	deadline := p.now().Add(p.deleter.wait)
 	for _, d := range terminating {
-		if err := p.deleter.confirmGone(ctx, d.it.id, d.t, d.o, deadline); err != nil {
+		until := deadline
+		if p.recorded(d.it, d.o) {
+			until = p.now() // It was awaited before; now the watch reports it.
+		}
+		err := p.deleter.confirmGone(ctx, d.it.id, d.t, d.o, until)
+		if still := stillTerminating(err); still != nil {
 			result.Pending = append(result.Pending, d.it.id)
+			p.record(d.it, d.o, d.since, still)
+			continue
+		}
+		if err != nil {
 			failures = append(failures, err)
 			continue
 		}
@@ -215,33 +237,34 @@ func (p *pruner) deleted(it *item, result *PruneResult) {
 	p.notify(Notice{ID: it.id, What: ReasonPruned})
 }
 
-// pruneOne deletes one object. It returns the terminating object, nil if it is
-// gone, or why it is kept.
-func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t target, terminating *live.Object, keep string, err error) {
+// pruneOne deletes one object. It returns the terminating object and since when it
+// is, nil if it is gone, or why it is kept.
+func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t target, terminating *live.Object, since time.Time, keep string, err error) {
 	it.busy.Lock()
 	defer p.set.settle(it)
 	if keep := keepReason(en, p.namespace); keep != "" {
-		return target{}, nil, keep, nil
+		return target{}, nil, since, keep, nil
 	}
 	t, o, err := p.deleter.find(ctx, en)
 	if o == nil || err != nil {
-		return t, nil, "", err
+		return t, nil, since, "", err
 	}
+	since = deletedAt(o, p.now())
 	summary := live.Summarize(o)
 	if keep := notOurs(en, summary, p.set.manager); keep != "" {
-		return t, nil, keep, nil
+		return t, nil, since, keep, nil
 	}
 	if p.set.containsUID(en) {
-		return t, nil, "the set still contains it under another API group", nil
+		return t, nil, since, "the set still contains it under another API group", nil
 	}
 	if o.DeletionTimestamp != nil {
-		return t, summary, "", nil
+		return t, summary, since, "", nil
 	}
 	err = p.client.delete(ctx, t, o.UID)
 	if notFound(err) {
-		return t, nil, "", nil
+		return t, nil, since, "", nil
 	}
-	return t, summary, "", classify(it.id, err)
+	return t, summary, since, "", classify(it.id, err)
 }
 
 // keepReason returns why the entry forbids to delete the object, or "". own is
@@ -317,11 +340,16 @@ func (p *pruner) deleteNamed(ctx context.Context, it *item, found target, view l
 	if why := protected(it.id, p.namespace); why != "" {
 		return change, permanent(it.id, ReasonProtected, "%s; remove the delete manifest", why)
 	}
+	if p.pending(it) {
+		change.Action = Deleted
+		return change, nil
+	}
 	en := p.set.entry(it)
 	t, o, err := p.deleter.find(ctx, &en)
 	if err != nil {
 		return change, err
 	}
+	since := deletedAt(o, p.now())
 	if o == nil {
 		p.settleDeleted(it)
 		return change, nil
@@ -331,10 +359,15 @@ func (p *pruner) deleteNamed(ctx context.Context, it *item, found target, view l
 			return change, classify(it.id, err)
 		}
 	}
-	if err := p.deleter.confirmGone(ctx, it.id, t, live.Summarize(o), p.now().Add(p.deleter.wait)); err != nil {
+	change.Action = Deleted
+	err = p.deleter.confirmGone(ctx, it.id, t, live.Summarize(o), p.now().Add(p.deleter.wait))
+	if still := stillTerminating(err); still != nil {
+		p.record(it, live.Summarize(o), since, still)
+		return change, nil // Leaving reports it.
+	}
+	if err != nil {
 		return change, err
 	}
-	change.Action = Deleted
 	p.settleDeleted(it)
 	return change, nil
 }
@@ -346,7 +379,7 @@ func (p *pruner) settleDeleted(it *item) {
 	defer p.set.mu.Unlock()
 	p.set.store.Remove(it.entry)
 	it.entry.Record = inventory.Record{}
-	it.entry.Created = false
+	it.entry.Created, it.deletion = false, nil
 }
 
 // recoverAll recovers the records of all objects while these are as the process

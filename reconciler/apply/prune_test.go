@@ -22,6 +22,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/inventory"
+	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
 func keepOf(ms []payload.Manifest) map[payload.ObjectID]bool {
@@ -460,25 +461,100 @@ func TestUnconfirmedDeletionStaysInTheInventory(t *testing.T) {
 	env.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
 	env.restartWithWait(200 * time.Millisecond)
 	result, err := env.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
-	var refused *Error
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "example.com/hold") {
-		t.Fatalf("err = %v, want the finalizer", err)
-	}
+	must(t, err)
 	if !slices.Contains(env.engine.Deleting(), ms[5].ID) {
 		t.Errorf("being deleted: %v, want %s among them", env.engine.Deleting(), ms[5].ID)
 	}
-	if !slices.Contains(result.Pending, ms[5].ID) || !env.exists(ms[4].ID) {
+	if !slices.Contains(result.Pending, ms[5].ID) || result.Waiting != 1 || !env.exists(ms[4].ID) {
 		t.Errorf("%+v, want the Secret pending and lower run levels unchanged", result)
 	}
+	leaving := env.engine.Leaving()
+	if len(leaving) != 1 || leaving[0].ID != ms[5].ID || !slices.Equal(leaving[0].Finalizers, []string{"example.com/hold"}) || time.Since(leaving[0].Since) > time.Minute {
+		t.Errorf("leaving: %+v, want the Secret with its finalizer", leaving)
+	}
+	if ids, _ := env.engine.Prunable(); slices.Contains(ids, ms[5].ID) {
+		t.Error("a deletion in progress counts as a deletion of the next release")
+	}
+
+	env.await("the watch to show the deletion", func() bool { return env.cache.Get(ms[5].ID).Object.Deleting })
+	env.requests.take()
+	result, err = env.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
+	must(t, err)
+	if sent := env.requests.take(); len(sent) > 0 || len(result.Pending) != 1 {
+		t.Errorf("%+v after %d requests %v, want none while the watch shows the object", result, len(sent), sent)
+	}
+
+	env.restartWithWait(200 * time.Millisecond)
+	_, err = env.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
+	must(t, err)
+	env.await("the watch to show the deletion", func() bool { return env.cache.Get(ms[5].ID).Object.Deleting })
+	env.mu.Lock()
+	clear(env.applied) // What was pruned isn't repaired.
+	env.drifted = nil
+	env.mu.Unlock()
 	env.patch(ms[5].ID, "someone", `{"metadata":{"finalizers":null}}`)
+	env.await("the end of the deletion to be reported", func() bool {
+		env.mu.Lock()
+		defer env.mu.Unlock()
+		return slices.Contains(env.drifted, ms[5].ID) && env.cache.Get(ms[5].ID).State == live.Absent
+	})
 	env.restartWithWait(patience) // The garbage collection takes time.
 	_, err = env.engine.Prune(t.Context(), keepOf(ms[:4]), generous)
 	must(t, err)
-	if env.exists(ms[5].ID) || env.exists(ms[4].ID) {
-		t.Error("the deletion wasn't continued after the restart")
+	if env.exists(ms[5].ID) || env.exists(ms[4].ID) || len(env.engine.Leaving()) > 0 {
+		t.Errorf("the prune wasn't continued: %+v", env.engine.Leaving())
 	}
 	if env.noticesOf(ms[5].ID, ReasonPruned, "") != 1 || env.noticesOf(ms[4].ID, ReasonPruned, "") != 1 {
 		t.Errorf("notices: %v, want one per deletion", env.notices)
+	}
+}
+
+func TestADeleteManifestDoesNotWaitForFinalizers(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	env.patch(ms[0].ID, "someone", `{"metadata":{"finalizers":["example.com/hold"]}}`)
+	env.restartWithWait(200 * time.Millisecond)
+	m := ms[0]
+	m.Delete = true
+	must(t, env.engine.Begin(t.Context(), []payload.Manifest{m}, nil))
+	change, err := env.engine.Apply(t.Context(), &m, Updating)
+	must(t, err)
+	if leaving := env.engine.Leaving(); change.Action != Deleted || len(leaving) != 1 || leaving[0].ID != m.ID {
+		t.Errorf("%+v, leaving %+v, want a deletion in progress", change, leaving)
+	}
+	env.patch(m.ID, "someone", `{"metadata":{"finalizers":null}}`)
+	env.await("the end of the deletion", func() bool { return len(env.engine.Leaving()) == 0 })
+}
+
+func TestTheContentOfATerminatingNamespaceIsNamed(t *testing.T) {
+	env := newEnv(t)
+	const ns = "content-hangs"
+	holder := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.com/hold"}}}
+	ms := env.manifests("{apiVersion: v1, kind: Namespace, metadata: {name: " + ns + ", annotations: {lockstep.dev/prune: confirmed}}}\n---\n" +
+		"{apiVersion: v1, kind: ConfigMap, metadata: {name: stays, namespace: NS}}")
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	_, err := env.kube.CoreV1().ConfigMaps(ns).Create(t.Context(), holder, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_, _ = env.kube.CoreV1().ConfigMaps(ns).Patch(ctx, "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	})
+	env.restartWithWait(100 * time.Millisecond)
+	env.await("the namespace's content to be reported", func() bool {
+		result, err := env.engine.Prune(t.Context(), keepOf(ms[1:]), generous)
+		must(t, err)
+		if len(result.Pending) != 1 {
+			t.Fatalf("%+v, want the namespace pending", result)
+		}
+		return strings.Contains(env.engine.Leaving()[0].Content, "example.com/hold")
+	})
+	must(t, env.engine.Begin(t.Context(), ms, nil)) // The next release contains it again.
+	_, err = env.engine.Apply(t.Context(), &ms[0], Updating)
+	if err == nil || !strings.Contains(err.Error(), "example.com/hold") {
+		t.Errorf("apply: %v, want the finalizer of the content", err)
 	}
 }
 

@@ -58,6 +58,9 @@ type item struct {
 	inSync *live.Object
 	// leaving objects are being pruned: their deletion is no drift.
 	leaving bool
+	// deletion is that of a pruned object, or of one of a delete manifest, whose
+	// end wasn't confirmed in time.
+	deletion *deletion
 }
 
 func newSet(cfg *Config) *set {
@@ -191,7 +194,7 @@ func (s *set) addLocked(m *payload.Manifest, order int) *item {
 			s.store.Add(it.entry)
 		}
 	}
-	it.leaving = false
+	it.leaving, it.deletion = false, nil
 	if body := live.NeedsBody(m); body && !it.body {
 		before := it.interest()
 		it.body = true

@@ -20,28 +20,27 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
-// Reasons of blockers; ClusterOperators and pools have their own.
-const (
-	reasonDeletionInProgress = "ResourceDeletionInProgress"
-	reasonNotUpgradeable     = "NotUpgradeable"
-)
+// reasonNotUpgradeable is that of a ClusterOperator without one.
+const reasonNotUpgradeable = "NotUpgradeable"
 
 // maxBlockers limits the blockers of one kind.
 const maxBlockers = 20
 
 // blockers returns what blocks an upgrade, besides overrides: ClusterOperators of
-// the payloads with Upgradeable=False, deletions in progress, and halted pools. It
-// reads from caches.
+// the payloads with Upgradeable=False, and halted pools. It reads from caches.
 func (c *checks) blockers(ctx context.Context, payloads ...*payload.Payload) ([]precondition.Blocker, error) {
 	out := c.operators(payloads)
-	if dying := c.engine.Deleting(); len(dying) > 0 {
-		out = append(out, precondition.Blocker{
-			Name: "ClusterRelease/" + c.name, Reason: reasonDeletionInProgress,
-			Message: fmt.Sprintf("objects still being deleted: %d, including %s", len(dying), dying[0]),
-		})
-	}
 	pools, err := haltedPools(ctx, c.cached)
 	return append(out, pools...), err
+}
+
+// deleting describes the objects that are still being deleted, or returns "".
+func (c *checks) deleting() string {
+	dying := c.engine.Deleting()
+	if len(dying) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("objects still being deleted: %d, including %s", len(dying), dying[0])
 }
 
 // operators returns the ClusterOperators of the payloads with Upgradeable=False.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -214,18 +215,32 @@ func (b *objectBuilder) healthError(m *payload.Manifest, v health.Verdict) (err 
 }
 
 // Prune implements worker.ResourceBuilder.
-func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) error {
+func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) (worker.Pruning, error) {
 	p := b.current()
-	if !p.prune {
-		return nil
+	var result apply.PruneResult
+	var err error
+	if p.prune {
+		ids := make(map[payload.ObjectID]bool, len(keep.Manifests))
+		for i := range keep.Manifests {
+			ids[keep.Manifests[i].ID] = true
+		}
+		for _, o := range p.unmanaged {
+			ids[o.ID] = true
+		}
+		result, err = b.engine.Prune(ctx, ids, apply.PruneOptions{MaxPercent: p.maxPercent})
 	}
-	ids := make(map[payload.ObjectID]bool, len(keep.Manifests))
-	for i := range keep.Manifests {
-		ids[keep.Manifests[i].ID] = true
+	return pruning(b.engine.Leaving(), result.Waiting), err
+}
+
+// maxLeaving limits the objects of a worker.Pruning.
+const maxLeaving = 20
+
+// pruning returns the state of deletions for the worker, the oldest ones first.
+func pruning(leaving []apply.Leaving, waiting int) worker.Pruning {
+	out := worker.Pruning{Total: len(leaving), Waiting: waiting}
+	slices.SortStableFunc(leaving, func(a, b apply.Leaving) int { return a.Since.Compare(b.Since) })
+	for _, l := range leaving[:min(len(leaving), maxLeaving)] {
+		out.Leaving = append(out.Leaving, worker.Leaving{Object: l.ID, Since: l.Since, Finalizers: l.Finalizers, Content: l.Content})
 	}
-	for _, o := range p.unmanaged {
-		ids[o.ID] = true
-	}
-	_, err := b.engine.Prune(ctx, ids, apply.PruneOptions{MaxPercent: p.maxPercent})
-	return err
+	return out
 }

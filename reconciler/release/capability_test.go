@@ -50,7 +50,8 @@ func TestARestartKeepsEnabledCapabilities(t *testing.T) {
 				_, err := rt.builder.Apply(t.Context(), &p.Manifests[i], payload.Initializing)
 				must(t, err)
 			}
-			must(t, rt.builder.Prune(t.Context(), p))
+			_, err = rt.builder.Prune(t.Context(), p)
+			must(t, err)
 			must(t, rt.engine.Flush(t.Context()))
 			must(t, b.Store.SetAccepted(t.Context(), name, state.Accepted{Identity: payload.Identity{Version: p.Version}}, p.EnabledCapabilities))
 			return p
@@ -161,4 +162,6 @@ func (idle) Await(context.Context, *payload.Manifest, worker.Written, time.Durat
 	return nil
 }
 
-func (idle) Prune(context.Context, *payload.Payload) error { return nil }
+func (idle) Prune(context.Context, *payload.Payload) (worker.Pruning, error) {
+	return worker.Pruning{}, nil
+}

@@ -125,6 +125,7 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 		return nil, err
 	}
 	f.Blockers = append(f.Blockers, others...)
+	f.Deleting = c.deleting()
 	if err := c.addClusterFacts(ctx, f); err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/health"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
+	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -217,7 +218,11 @@ func (r *runtimes) remove(ctx context.Context, name string) error {
 		for _, o := range record.Unmanaged {
 			keep[payload.ObjectID(o)] = true
 		}
-		if _, err := engine.Prune(ctx, keep, apply.PruneOptions{All: true}); err != nil {
+		result, err := engine.Prune(ctx, keep, apply.PruneOptions{All: true})
+		if err == nil {
+			err = notGone(engine.Leaving(), result)
+		}
+		if err != nil {
 			return fmt.Errorf("delete objects of ClusterRelease/%s: %w", name, err)
 		}
 	}
@@ -228,6 +233,19 @@ func (r *runtimes) remove(ctx context.Context, name string) error {
 		return fmt.Errorf("delete list of excluded objects of ClusterRelease/%s: %w", name, err)
 	}
 	return r.store.DropRelease(ctx, name)
+}
+
+// notGone returns an error while deletions haven't ended. The inventory of a deleted
+// release stays until then.
+func notGone(leaving []apply.Leaving, result apply.PruneResult) error {
+	if len(result.Pending)+result.Waiting == 0 {
+		return nil
+	}
+	first := "an object"
+	if len(leaving) > 0 {
+		first = status.LeavingText(pruning(leaving[:1], 0).Leaving[0])
+	}
+	return control.NewError(apply.ReasonTerminating, true, fmt.Errorf("%d objects are still being deleted, %d follow: %s", len(result.Pending), result.Waiting, first))
 }
 
 // complete records a completed release and raises the high-water mark of its

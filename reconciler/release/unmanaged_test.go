@@ -65,7 +65,8 @@ func TestUnmanagedObjectsAreNotPruned(t *testing.T) {
 		must(t, err)
 	}
 	b.setPolicy(buildPolicy{prune: true, maxPercent: 90, unmanaged: []worker.Override{{ID: both.Manifests[1].ID}}})
-	must(t, b.Prune(t.Context(), &payload.Payload{Manifests: both.Manifests[:1]}))
+	_, err = b.Prune(t.Context(), &payload.Payload{Manifests: both.Manifests[:1]})
+	must(t, err)
 	for name, want := range map[string]bool{"kept": true, "edited": true, "gone": false} {
 		_, err := kube.CoreV1().ConfigMaps(ns).Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {

@@ -33,6 +33,7 @@ const (
 	ReasonVerified      = "Verified"
 	ReasonYielded       = "FieldYielded"
 	ReasonDependency    = "DependencyNotReady"
+	ReasonPruning       = "Pruning"
 )
 
 // ReleaseFacts is the input of Release.
@@ -218,6 +219,9 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 	failing := failure(f.Worker)
 	progressing := progressing(next, f)
 	out := []Condition{accepted, verified, available, failing, progressing, upgradeable(f), yielded(f), insecure(f.Insecure)}
+	if f.Worker.Pruning != nil {
+		out = append(out, pruned(f.Worker.Pruning))
+	}
 	return append(out, summary(next, f, accepted, failing, progressing)...)
 }
 
@@ -368,6 +372,49 @@ func yielded(f ReleaseFacts) Condition {
 		return False(v1alpha1.ConditionFieldYielded, ReasonAsExpected, "no fields yielded")
 	}
 	return True(v1alpha1.ConditionFieldYielded, ReasonYielded, strings.Join(f.Yielded, "; "))
+}
+
+// maxLeaving limits the objects that PruneComplete names.
+const maxLeaving = 3
+
+// pruned returns PruneComplete. After a restart, the previous one stays until the
+// first prune.
+func pruned(p *worker.Pruning) Condition {
+	if p.Total == 0 {
+		return True(v1alpha1.ConditionPruneComplete, ReasonAsExpected, "no deletions in progress")
+	}
+	var texts []string
+	stuck := false
+	for i, l := range p.Leaving {
+		stuck = stuck || len(l.Finalizers) > 0 || l.Content != ""
+		if i < maxLeaving {
+			texts = append(texts, LeavingText(l))
+		}
+	}
+	message := strings.Join(texts, "; ")
+	if more := p.Total - len(texts); more > 0 {
+		message += fmt.Sprintf("; and %d more", more)
+	}
+	if p.Waiting > 0 {
+		message += fmt.Sprintf("; %d objects are deleted afterwards", p.Waiting)
+	}
+	if stuck {
+		message += "; start what removes the finalizers, or remove them with kubectl edit"
+	}
+	return False(v1alpha1.ConditionPruneComplete, ReasonPruning, message)
+}
+
+// LeavingText returns an object that is being deleted, since when, and what blocks
+// its deletion.
+func LeavingText(l worker.Leaving) string {
+	text := fmt.Sprintf("%s is being deleted since %s", l.Object, l.Since.UTC().Format(time.RFC3339))
+	switch {
+	case l.Content != "":
+		return text + ", blocked by its content: " + l.Content
+	case len(l.Finalizers) > 0:
+		return text + ", blocked by " + sanitize.Clip(strings.Join(l.Finalizers, ", "), maxLine)
+	}
+	return text
 }
 
 // summary returns Ready, Reconciling and Stalled, as kstatus defines them.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
@@ -99,6 +100,44 @@ func TestReleaseConditions(t *testing.T) {
 		if got := conditions(Release(v1alpha1.ClusterReleaseStatus{}, tc.facts)); got != tc.want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, tc.want)
 		}
+	}
+}
+
+func TestADeletionThatDoesNotEndIsAConditionOfItsOwn(t *testing.T) {
+	w := complete("1.1.0", imageA)
+	facts := ReleaseFacts{Spec: spec("1.1.0", imageA), Worker: w, Now: start}
+	get := func(s v1alpha1.ClusterReleaseStatus) *metav1.Condition {
+		return meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionPruneComplete)
+	}
+	if c := get(Release(v1alpha1.ClusterReleaseStatus{}, facts)); c != nil {
+		t.Errorf("before the first prune: %+v", c)
+	}
+	id := func(name string) payload.ObjectID {
+		return payload.ObjectID{Kind: "ConfigMap", Namespace: "web", Name: name}
+	}
+	w.Pruning = &worker.Pruning{Total: 5, Waiting: 2, Leaving: []worker.Leaving{
+		{Object: id("a"), Since: start, Finalizers: []string{"example.com/hold", "example.com/other"}},
+		{Object: payload.ObjectID{Kind: "Namespace", Name: "old"}, Since: start, Content: "example.com/hold in 1 resource instances"},
+		{Object: id("b"), Since: start}, {Object: id("c"), Since: start}, {Object: id("d"), Since: start},
+	}}
+	status := Release(v1alpha1.ClusterReleaseStatus{}, facts)
+	const want = "ConfigMap web/a is being deleted since 2026-11-29T22:00:00Z, blocked by example.com/hold, example.com/other; " +
+		"Namespace old is being deleted since 2026-11-29T22:00:00Z, blocked by its content: example.com/hold in 1 resource instances; " +
+		"ConfigMap web/b is being deleted since 2026-11-29T22:00:00Z; and 2 more; 2 objects are deleted afterwards; " +
+		"start what removes the finalizers, or remove them with kubectl edit"
+	if c := get(status); c == nil || c.Status != metav1.ConditionFalse || c.Reason != ReasonPruning || c.Message != want {
+		t.Errorf("condition %+v, want %q", c, want)
+	}
+	if got := conditions(status); !strings.Contains(got, "Ready=True Reconciling=False Stalled=False") || !strings.Contains(got, "Failing=False") {
+		t.Errorf("conditions %s, want a ready release", got)
+	}
+	w.Pruning = nil // After a restart.
+	if c := get(Release(status, facts)); c == nil || c.Status != metav1.ConditionFalse {
+		t.Errorf("after a restart: %+v, want the previous condition", c)
+	}
+	w.Pruning = &worker.Pruning{}
+	if c := get(Release(status, facts)); c == nil || c.Status != metav1.ConditionTrue {
+		t.Errorf("after the deletion: %+v", c)
 	}
 }
 

@@ -54,6 +54,7 @@ func managed(p *payload.Payload, overrides []Override) *payload.Payload {
 func (w *SyncWorker) sync(ctx context.Context, a startSync) {
 	err := w.begin(ctx, a)
 	complete := false
+	var pruning Pruning
 	if err == nil {
 		w.dispatch(syncStepped{a.number, StepApplyManifests})
 		run := &syncRun{w: w, startSync: a, applied: map[*payload.Manifest]Written{}}
@@ -61,14 +62,20 @@ func (w *SyncWorker) sync(ctx context.Context, a startSync) {
 		complete = taskgraph.Walk(ctx, graph, w.width(a.work.State), run.applyOne, run.awaitOne).Complete() && run.awaitRest(ctx)
 		if complete {
 			w.dispatch(syncStepped{a.number, StepPruneObjects})
-			err = w.config.Builder.Prune(ctx, a.payload)
+			pruning, err = w.config.Builder.Prune(ctx, a.payload)
 		}
 	}
-	end := syncEnded{number: a.number, complete: complete}
+	end := syncEnded{number: a.number, complete: complete, pruning: pruning}
 	if err != nil {
 		end.err = asUpdateError(payload.ObjectID{}, err)
 	}
 	w.dispatch(end)
+}
+
+// prune performs startPrune.
+func (w *SyncWorker) prune(ctx context.Context, a startPrune) {
+	pruning, err := w.config.Builder.Prune(ctx, a.payload)
+	w.dispatch(pruneEnded{pruning: pruning, failed: err != nil})
 }
 
 func (w *SyncWorker) begin(ctx context.Context, a startSync) error {

@@ -65,6 +65,10 @@ type core struct {
 	repairs      repairs
 	driftRepairs int
 
+	// pruning are the deletions that haven't ended, nil before the first prune.
+	pruning *Pruning
+	prune   pruneAttempt
+
 	lastProgress time.Time
 	history      []HistoryFact
 }
@@ -220,6 +224,13 @@ type (
 		// sync itself.
 		complete bool
 		err      *UpdateError
+		// pruning is the result of its prune.
+		pruning Pruning
+	}
+	// pruneEnded ends a prune outside of a sync.
+	pruneEnded struct {
+		pruning Pruning
+		failed  bool
 	}
 	// drifted is drift of an object.
 	drifted struct{ id payload.ObjectID }
@@ -265,6 +276,9 @@ type (
 	}
 	// stopSync ends a sync at the next manifest.
 	stopSync struct{ number int }
+	// startPrune continues the prune of a complete release; stopPrune stops it.
+	startPrune struct{ payload *payload.Payload }
+	stopPrune  struct{}
 	// repair applies one manifest.
 	repair struct{ manifest *payload.Manifest }
 	// wake requests ticked at a time. It replaces the previous wake; a zero time
@@ -297,6 +311,8 @@ func next(c core, e event, now time.Time) (core, []action) {
 		c.waitingFor(e, now)
 	case syncEnded:
 		c.syncEnded(e, now)
+	case pruneEnded:
+		c.pruneEnded(e, now)
 	case drifted:
 		c.drifted(e, now)
 	case repaired:
@@ -359,8 +375,12 @@ func (c *core) restart(now time.Time) []action {
 	return c.stopSync()
 }
 
-// stopSync stops the running sync.
+// stopSync stops the running sync or prune.
 func (c *core) stopSync() []action {
+	if c.prune.running && !c.prune.stopping {
+		c.prune.stopping = true
+		return []action{stopPrune{}}
+	}
 	if !c.sync.running || c.sync.stopping {
 		return nil
 	}
@@ -402,13 +422,14 @@ func (c *core) schedule(now time.Time) []action {
 	c.failOverdue(now)
 	out := c.startLoad(now)
 	out = append(out, c.startSync(now)...)
+	out = append(out, c.startPrune(now)...)
 	out = append(out, c.startRepairs(now)...)
 	return append(out, wake{c.wakeAt(now)})
 }
 
 // startSync starts the next sync if it is due.
 func (c *core) startSync(now time.Time) []action {
-	if c.paused || c.accepted == nil || c.sync.running || c.nextSync.After(now) {
+	if c.paused || c.accepted == nil || c.sync.running || c.prune.running || c.nextSync.After(now) {
 		return nil
 	}
 	c.syncs++
@@ -439,6 +460,9 @@ func (c *core) wakeAt(now time.Time) time.Time {
 		for _, d := range c.repairs.list {
 			earlier(d.notBefore)
 		}
+	}
+	if c.prunes() {
+		earlier(c.prune.at)
 	}
 	for _, i := range c.unhealthy {
 		if !i.failing && !i.failsAt.IsZero() {

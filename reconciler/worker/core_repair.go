@@ -39,6 +39,7 @@ func (r repairs) index(id payload.ObjectID) int {
 // drifted queues an object's repair.
 func (c *core) drifted(e drifted, now time.Time) {
 	if c.manifestToRepair(e.id) == nil {
+		c.pruneChanged(e.id, now)
 		return
 	}
 	list := slices.Clone(c.repairs.list)

@@ -106,6 +106,7 @@ func (c *core) syncEnded(e syncEnded, now time.Time) {
 	}
 	c.last, c.sync.errs = c.sync.errs, errorList{}
 	if e.complete && e.err == nil {
+		c.pruned(e.pruning, now)
 		c.succeed(now)
 		return
 	}

@@ -86,7 +86,10 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 		if reason := arg(d, "error"); reason != "" {
 			e.err = &UpdateError{Code: reason, Effect: EffectFail, Message: "sync failed", Retry: true}
 		}
+		e.pruning = pruningOf(d)
 		return e
+	case "prune-ended":
+		return pruneEnded{pruning: pruningOf(d), failed: d.HasArg("failed")}
 	case "drifted":
 		return drifted{object(d.CmdArgs[0].Key)}
 	case "repaired":
@@ -202,6 +205,16 @@ func healthEvent(t *testing.T, d *datadriven.TestData) event {
 	return e
 }
 
+// pruningOf returns the state of the deletions: leaving=name for one that hasn't
+// ended.
+func pruningOf(d *datadriven.TestData) Pruning {
+	name := arg(d, "leaving")
+	if name == "" {
+		return Pruning{}
+	}
+	return Pruning{Leaving: []Leaving{{Object: object(name), Finalizers: []string{"example.com/hold"}}}, Total: 1}
+}
+
 func duration(t *testing.T, text string) time.Duration {
 	t.Helper()
 	if text == "" {
@@ -264,6 +277,10 @@ func (s *script) renderAction(out *strings.Builder, a action) {
 		fmt.Fprintln(out)
 	case stopSync:
 		fmt.Fprintf(out, "> stop sync\n")
+	case startPrune:
+		fmt.Fprintf(out, "> prune %s\n", a.payload.Version)
+	case stopPrune:
+		fmt.Fprintf(out, "> stop prune\n")
 	case repair:
 		data, _ := a.manifest.Object.Object["data"].(map[string]any)
 		fmt.Fprintf(out, "> repair %s of %v\n", a.manifest.ID.Name, data["version"])
@@ -327,6 +344,11 @@ func (s *script) renderStatus(out *strings.Builder) {
 			fmt.Fprint(out, " stopped")
 		}
 		fmt.Fprintln(out)
+	}
+	if st.Pruning != nil {
+		for _, l := range st.Pruning.Leaving {
+			fmt.Fprintf(out, "  leaving: %s %s\n", l.Object, strings.Join(l.Finalizers, ","))
+		}
 	}
 	for _, h := range st.History {
 		fmt.Fprintf(out, "  history: %s %s", h.Version, h.State)

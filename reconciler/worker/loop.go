@@ -71,8 +71,10 @@ type SyncWorker struct {
 	pending  []action
 	stopLoad context.CancelFunc
 	stopSync context.CancelFunc
-	group    sync.WaitGroup
-	locks    objectLocks
+	// stopPrune stops the running prune.
+	stopPrune context.CancelFunc
+	group     sync.WaitGroup
+	locks     objectLocks
 }
 
 var _ ConfigSyncWorker = (*SyncWorker)(nil)
@@ -105,7 +107,8 @@ func (w *SyncWorker) Update(generation int64, desired Desired, overrides []Overr
 }
 
 // Drifted reports drift of an object; its manifest is applied again, also during a
-// sync. Objects outside the release are ignored.
+// sync. For an object that is being deleted, it reports that the deletion ended or
+// that its finalizers changed. Other objects outside the release are ignored.
 func (w *SyncWorker) Drifted(id payload.ObjectID) { w.dispatch(drifted{id}) }
 
 // SetHealth sets the health of an object of the accepted release while no sync
@@ -278,6 +281,12 @@ func (w *SyncWorker) perform(a action) {
 		w.group.Go(func() { defer cancel(); w.sync(ctx, a) })
 	case stopSync:
 		w.stopSync()
+	case startPrune:
+		ctx, cancel := context.WithCancel(w.ctx)
+		w.stopPrune = cancel
+		w.group.Go(func() { defer cancel(); w.prune(ctx, a) })
+	case stopPrune:
+		w.stopPrune()
 	case repair:
 		w.group.Go(func() { w.repair(w.ctx, a.manifest.ID) })
 	case wake:

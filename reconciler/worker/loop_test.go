@@ -44,6 +44,7 @@ type fakeCluster struct {
 	dryRun   []string // objects of the last dry run
 	running  int
 	most     int
+	pruning  Pruning // the result of Prune
 }
 
 func (w *fakeCluster) record(format string, args ...any) {
@@ -91,9 +92,11 @@ func (w *fakeCluster) Begin(_ context.Context, p *payload.Payload) error {
 	return nil
 }
 
-func (w *fakeCluster) Prune(_ context.Context, p *payload.Payload) error {
+func (w *fakeCluster) Prune(_ context.Context, p *payload.Payload) (Pruning, error) {
 	w.record("prune %s", p.Version)
-	return nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pruning, nil
 }
 
 func (w *fakeCluster) Apply(_ context.Context, m *payload.Manifest, state payload.State) (Written, error) {

@@ -14,7 +14,7 @@ func (c *core) status() SyncWorkerStatus {
 	s := SyncWorkerStatus{
 		Generation: c.generation, Desired: c.desired, State: c.state, Attempt: c.attempt, Completed: c.completed,
 		Initial: c.initial || !c.started, Paused: c.paused, LastProgress: c.lastProgress, RunLevel: c.sync.runLevel,
-		History: c.history, DriftRepairs: c.driftRepairs, Waits: c.currentClocks(),
+		History: c.history, DriftRepairs: c.driftRepairs, Waits: c.currentClocks(), Pruning: c.pruning,
 		Load: LoadStatus{
 			Desired: c.load.target, Step: c.load.step, Failure: c.load.failure, Violations: c.load.violations,
 			Verified: c.load.verified, Evidence: c.load.evidence,

@@ -113,8 +113,30 @@ type ResourceBuilder interface {
 	Await(ctx context.Context, manifest *payload.Manifest, written Written, spent time.Duration) error
 	// Prune deletes the objects of the inventory that keep doesn't contain. It isn't
 	// called concurrently, and only after all of keep was applied without an error.
-	// keep includes unmanaged objects.
-	Prune(ctx context.Context, keep *payload.Payload) error
+	// keep includes unmanaged objects. Deletions that haven't ended don't delay the
+	// release: Prune returns them, and is called again when Drifted reports one of
+	// their objects.
+	Prune(ctx context.Context, keep *payload.Payload) (Pruning, error)
+}
+
+// Pruning are the deletions of objects of earlier releases that haven't ended.
+type Pruning struct {
+	// Leaving are the objects being deleted, at most 20; Total counts all of them.
+	Leaving []Leaving
+	Total   int
+	// Waiting counts the objects that are deleted after these.
+	Waiting int
+}
+
+// Leaving is an object that is being deleted.
+type Leaving struct {
+	Object payload.ObjectID
+	// Since is when it was deleted.
+	Since time.Time
+	// Finalizers are those that remain; Content is what the API server reports about
+	// the content of a namespace, or "".
+	Finalizers []string
+	Content    string
 }
 
 // Written is the result of Apply.
@@ -316,6 +338,9 @@ type SyncWorkerStatus struct {
 	// Waits are the clocks of objects that aren't ready or became unhealthy, for
 	// the persisted state.
 	Waits map[payload.ObjectID]WaitClock
+	// Pruning are the deletions that haven't ended, nil before the first prune of
+	// this process.
+	Pruning *Pruning
 	// Warnings of loading the accepted payload.
 	Warnings []string
 	// Excluded counts its excluded documents.

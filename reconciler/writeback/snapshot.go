@@ -173,7 +173,8 @@ func unhealthy(object string, conditions []metav1.Condition) []Condition {
 		bad := false
 		switch c.Type {
 		case v1alpha1.ConditionReady, v1alpha1.ConditionReleaseAccepted, v1alpha1.ConditionReleaseVerified,
-			v1alpha1.ConditionSourceVerified, v1alpha1.ConditionOSVerified, v1alpha1.ConditionUpgradeable:
+			v1alpha1.ConditionSourceVerified, v1alpha1.ConditionOSVerified, v1alpha1.ConditionUpgradeable,
+			v1alpha1.ConditionPruneComplete:
 			bad = c.Status == metav1.ConditionFalse
 		case v1alpha1.ConditionFailing, v1alpha1.ConditionStalled, v1alpha1.ConditionHalted, v1alpha1.ConditionPaused,
 			v1alpha1.ConditionFieldYielded, v1alpha1.ConditionInsecure, v1alpha1.ConditionInvalid:
