@@ -317,11 +317,12 @@ func (a *applier) send(ctx context.Context, r *request, o *observation, out *res
 }
 
 // patchTries bounds the attempts of one patch; the pauses between them grow from
-// patchPause. Slow failures aren't retried here, since the caller has other
-// objects to apply.
+// patchPause. Failures after more than patchSlow aren't retried here, since the caller
+// has other objects to apply.
 const (
 	patchTries = 5
 	patchPause = 60 * time.Millisecond
+	patchSlow  = 2 * time.Second
 )
 
 func (a *applier) patch(ctx context.Context, r *request, view live.View, body []byte, out *result) error {
@@ -337,7 +338,7 @@ func (a *applier) patch(ctx context.Context, r *request, view live.View, body []
 			return ctx.Err()
 		}
 		classified := classify(r.m.ID, err)
-		if try == patchTries || a.now().Sub(began) > slowAfter || !quickRetry(err, classified) && !a.schemaLags(r.m, classified) {
+		if try == patchTries || a.now().Sub(began) > patchSlow || !quickRetry(err, classified) && !a.schemaLags(r.m, classified) {
 			return classified
 		}
 		if !sleep(ctx, pause) {
