@@ -4,16 +4,19 @@
 package apply
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/inventory"
@@ -163,4 +166,53 @@ func TestObjectInTwoShardsIsRemovedFromOne(t *testing.T) {
 func (env *testEnv) setID() string {
 	env.t.Helper()
 	return env.shards()[0].Labels["applyset.kubernetes.io/id"]
+}
+
+// hangingInventory delays updates while it hangs, as an admission webhook does.
+type hangingInventory struct {
+	corev1client.ConfigMapInterface
+	hangs   chan struct{} // closed to end the hang
+	updates chan struct{}
+}
+
+func (h *hangingInventory) Update(ctx context.Context, cm *corev1.ConfigMap, opts metav1.UpdateOptions) (*corev1.ConfigMap, error) {
+	select {
+	case h.updates <- struct{}{}:
+	default:
+	}
+	select {
+	case <-h.hangs:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return h.ConfigMapInterface.Update(ctx, cm, opts)
+}
+
+func TestAHangingWriteOfTheInventoryDoesntBlockRepair(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)[:2]
+	env.apply(ms, Updating)
+	h := &hangingInventory{hangs: make(chan struct{}), updates: make(chan struct{}, 1)}
+	env.inventory = func(client corev1client.ConfigMapInterface) corev1client.ConfigMapInterface {
+		h.ConfigMapInterface = client
+		return h
+	}
+	env.restart()
+	env.patch(ms[0].ID, "someone", `{"data":{"a":"drifted"}}`)
+	select { // The repair's record is written.
+	case <-h.updates:
+	case <-time.After(patience):
+		t.Fatal("the inventory wasn't written")
+	}
+	env.await("another write to be repaired", func() bool {
+		env.patch(ms[0].ID, "someone", `{"data":{"b":"drifted"}}`)
+		before := env.repairs()
+		deadline := time.Now().Add(time.Second)
+		for env.repairs() == before && time.Now().Before(deadline) {
+			elapse(t, 5*time.Millisecond)
+		}
+		return env.repairs() > before
+	})
+	close(h.hangs)
+	env.await("the inventory to be written", func() bool { return !env.engine.set.store.Dirty() })
 }
