@@ -188,7 +188,7 @@ func (a *applier) prepare(ctx context.Context, r *request, view live.View) (obse
 		return o, nil, err
 	}
 	if p.yield != nil {
-		if err := a.yield(ctx, r, p.yield); err != nil {
+		if err := a.yield(ctx, r, &o, p.yield); err != nil {
 			return o, nil, err
 		}
 	}

@@ -126,6 +126,9 @@ func prepare(r *request, o *observation, s state) (preparation, error) {
 	var p preparation
 	if o.initial != nil && !o.preexisting(r.m) {
 		p.takeOver = managedfields.Adoptable(s.adopt, adoptFrom(r.m))
+		if !r.m.ForceFields && managedfields.ScaledByControllers(live.Summarize(o.initial)) {
+			p.yield = yieldTo(false)
+		}
 	}
 	if o.object == nil {
 		return p, nil
@@ -133,12 +136,15 @@ func prepare(r *request, o *observation, s state) (preparation, error) {
 	if err := checkOwner(r.m, s.manager, o.object); err != nil {
 		return p, err
 	}
-	// A changed manifest takes its fields. One that was in sync is only kept so,
-	// also while the rest of the release is updated.
-	if keep := r.mode == Reconciling || !r.decision.changed; o.verdict == Drifted && keep && !r.m.ForceFields {
-		if s.contested || managedfields.ScaledByControllers(o.object) {
-			p.yield = yieldTo(s.contested)
-		}
+	// A changed manifest takes its fields, except those of an autoscaler. One that was
+	// in sync is only kept so, also while the rest of the release is updated.
+	keep := r.mode == Reconciling || !r.decision.changed
+	switch {
+	case o.verdict != Drifted || r.m.ForceFields:
+	case s.contested && keep:
+		p.yield = yieldTo(true)
+	case managedfields.ScaledByControllers(o.object):
+		p.yield = yieldTo(false)
 	}
 	_, hasEntry := o.object.OwnFieldsOf(s.manager)
 	switch {

@@ -43,6 +43,7 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	}
 	en.Record = recordOf(o, s.manager, desiredOf(r.m), ob.view.Epoch)
 	r.it.pace.accepted()
+	r.it.retaken = nil
 	delete(s.due, r.it.id)
 	if r.m.ID.GroupKind() == kinds.CustomResourceDefinition {
 		s.defined[definedKind(r.m)] = now
@@ -135,16 +136,27 @@ func (s *set) state(it *item) state {
 func (s *set) reconsiderYields(r *request, exists bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.it.entry.DropYields(func(y inventory.Yield) bool { return endsYield(r.m, y, exists) }) {
+	ended := r.it.entry.DropYields(func(y inventory.Yield) bool {
+		ends := endsYield(r.m, y, exists)
+		if ends {
+			r.it.retaken = append(r.it.retaken, y.Pointer)
+		}
+		return ends
+	})
+	if ended {
 		s.store.Touch(r.it.entry)
 	}
 }
 
-// addYields yields the fields, and returns those that weren't yielded yet.
+// addYields yields the fields, and returns those that weren't yielded yet. A field
+// whose yield the manifest ended isn't yielded again before it was applied.
 func (s *set) addYields(it *item, fields []managedfields.Field) (added []managedfields.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range fields {
+		if slices.Contains(it.retaken, f.Pointer) {
+			continue
+		}
 		if it.entry.AddYield(inventory.Yield{Pointer: f.Pointer, Manager: f.Manager, Value: inventory.HashOf(f.Value)}) {
 			added = append(added, f)
 		}
@@ -155,14 +167,17 @@ func (s *set) addYields(it *item, fields []managedfields.Field) (added []managed
 	return added
 }
 
-// yield reads a drifted object and yields the fields that the picked managers
-// took.
-func (a *applier) yield(ctx context.Context, r *request, pick managedfields.Pick) error {
-	o, err := a.client.get(ctx, r.target)
-	if err != nil {
-		return classify(r.m.ID, err)
+// yield yields the fields that the picked managers hold. It reads the object unless
+// that was just read.
+func (a *applier) yield(ctx context.Context, r *request, o *observation, pick managedfields.Pick) error {
+	current := o.initial
+	if current == nil {
+		var err error
+		if current, err = a.client.get(ctx, r.target); err != nil {
+			return classify(r.m.ID, err)
+		}
 	}
-	added := a.set.addYields(r.it, managedfields.Lost(o.ManagedFields, a.set.manager, r.m.Object.Object, pick))
+	added := a.set.addYields(r.it, managedfields.Lost(current.ManagedFields, a.set.manager, r.m.Object.Object, pick))
 	if len(added) == 0 {
 		return nil
 	}

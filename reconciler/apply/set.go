@@ -53,6 +53,9 @@ type item struct {
 	entry *inventory.Slot
 	pace  pace
 	body  bool
+	// retaken are the pointers of the fields whose yields ended and that weren't
+	// applied since.
+	retaken []string
 	// leaving objects are being pruned: their deletion is no drift.
 	leaving bool
 }
