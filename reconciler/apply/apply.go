@@ -14,9 +14,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
 )
@@ -183,6 +185,9 @@ func (a *applier) prepare(ctx context.Context, r *request, view live.View) (obse
 	if err != nil {
 		return o, nil, err
 	}
+	if o.exists {
+		r.replicas = a.replicas(r)
+	}
 	p, err := prepare(r, &o, a.set.state(r.it))
 	if err != nil {
 		return o, nil, err
@@ -194,7 +199,7 @@ func (a *applier) prepare(ctx context.Context, r *request, view live.View) (obse
 	}
 	if p.takeOver != nil {
 		err := a.client.rewriteFields(ctx, r.m.ID, r.target, func(entries []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
-			return managedfields.Rearrange(entries, a.set.manager, p.takeOver, r.m)
+			return managedfields.Rearrange(entries, a.set.manager, p.takeOver, r.m, r.replicas)
 		})
 		if err != nil {
 			return o, nil, err
@@ -206,6 +211,20 @@ func (a *applier) prepare(ctx context.Context, r *request, view live.View) (obse
 		}
 	}
 	return o, nil, nil
+}
+
+// replicas returns the JSON pointer of the field that the scale subresource of the
+// object's kind sets; "" without one.
+func (a *applier) replicas(r *request) string {
+	gk := r.m.GVK.GroupKind()
+	switch {
+	case kinds.Of(gk).Scalable:
+		return "/spec/replicas"
+	case scheme.Scheme.IsGroupRegistered(gk.Group):
+		return "" // A built-in kind.
+	default:
+		return a.live.Replicas(r.target.mapping)
+	}
 }
 
 // observe returns the state of the object. It reads an object that the set never

@@ -76,6 +76,9 @@ type request struct {
 	mode     Mode
 	target   target
 	decision decision
+	// replicas is the JSON pointer of the replicas that the scale subresource of an
+	// existing object sets; "" if there is no such subresource.
+	replicas string
 }
 
 // initialRead reports whether the object must be read before the set may write
@@ -170,7 +173,7 @@ func yieldTo(contested bool) managedfields.Pick {
 // manifest leaves to others. An entry that is as the last apply of this manifest
 // left it has none.
 func mayHoldRelinquished(r *request, o *live.Object, s state) bool {
-	if len(managedfields.Relinquished(r.m)) == 0 {
+	if len(managedfields.Relinquished(r.m, r.replicas)) == 0 {
 		return false
 	}
 	own, _ := o.OwnFieldsOf(s.manager)
@@ -180,7 +183,7 @@ func mayHoldRelinquished(r *request, o *live.Object, s state) bool {
 	case own.Entry == s.record.Entry && !r.decision.changed:
 		return false
 	default:
-		return len(r.m.IgnoreFields) > 0 || own.Replicas
+		return len(r.m.IgnoreFields) > 0 || own.Replicas || !strings.HasSuffix(r.replicas, "/replicas")
 	}
 }
 

@@ -195,7 +195,7 @@ func (a *applier) yield(ctx context.Context, r *request, o *observation, pick ma
 // applied again, and ignored fields of a created object are relinquished.
 func (a *applier) settleFields(ctx context.Context, r *request, o *observation, out *result) error {
 	reclaim := func(entries []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
-		return managedfields.Reclaim(entries, a.set.manager, r.m)
+		return managedfields.Reclaim(entries, a.set.manager, r.m, r.replicas)
 	}
 	reclaimed, err := reclaim(out.response.ManagedFields)
 	if err != nil {
