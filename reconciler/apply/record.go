@@ -29,6 +29,9 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	en := r.it.entry
 	before := en.Record
 	action := actionOf(r, ob, out, o)
+	if action == Repaired && r.decision.step == stepVerify && ownUnchanged(before, o, s.manager) && othersWrote(ob.view.Object, o) {
+		action = Verified // The others' writes changed its version, not the apply.
+	}
 	switch {
 	case action != Verified && action != Repaired:
 	case r.decision.step == stepVerify:
@@ -48,7 +51,12 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	if r.m.ID.GroupKind() == kinds.CustomResourceDefinition {
 		s.defined[definedKind(r.m)] = now
 	}
-	if en.Record != before {
+	switch {
+	case en.Record == before:
+	case action == Verified && r.it.pace.verifiedOften() && ownUnchanged(before, o, s.manager):
+		// Another writer keeps changing the object, as the leader of an election does.
+		// A restart costs one verification then.
+	default:
 		s.store.Touch(en)
 	}
 	ch := changeOf(r.it, action)
@@ -56,6 +64,18 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 		ch.Respecified = o
 	}
 	return ch
+}
+
+// ownUnchanged reports whether the manager's fields are as the record has them. An
+// apply that changes the object renews the time of their entry.
+func ownUnchanged(rec inventory.Record, o *live.Object, manager string) bool {
+	own, _ := o.OwnFieldsOf(manager)
+	return o.UID == rec.UID && own.Entry == rec.Entry && own.Values == rec.Values
+}
+
+// othersWrote reports whether other managers wrote the object between two states.
+func othersWrote(before, after *live.Object) bool {
+	return before != nil && (before.OtherManagers != after.OtherManagers || before.Status != after.Status)
 }
 
 // generation returns the object's generation before the apply, 0 if it is

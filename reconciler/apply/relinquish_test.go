@@ -287,6 +287,15 @@ metadata: {name: one, namespace: NS}
 spec: {replicas: 3, color: red}
 `
 
+// awaitKind waits until the object's kind is served.
+func (env *testEnv) awaitKind(id payload.ObjectID) {
+	env.t.Helper()
+	env.await("the kind", func() bool {
+		_, err := env.resource(id).List(env.t.Context(), metav1.ListOptions{})
+		return err == nil
+	})
+}
+
 func TestReplicasOfACustomResourceThatLeaveTheManifestKeepTheirValue(t *testing.T) {
 	for name, tc := range map[string]struct {
 		field   string
@@ -304,6 +313,7 @@ func TestReplicasOfACustomResourceThatLeaveTheManifestKeepTheirValue(t *testing.
 			back := env.manifests(strings.Replace(text, tc.field+": 3", tc.field+": 4", 1))
 			if tc.foreign {
 				env.found(ms[0], "installer")
+				env.awaitKind(ms[1].ID)
 				ms, bare, back = ms[1:], bare[1:], back[1:]
 			}
 			env.apply(ms, Updating)
@@ -331,10 +341,7 @@ func TestReplicasOfACustomResourceSurviveAdoption(t *testing.T) {
 	env := newEnv(t)
 	ms := env.manifests(env.widgets(farmText))
 	env.apply(ms[:1], Updating)
-	env.await("the kind", func() bool {
-		_, err := env.resource(ms[1].ID).List(t.Context(), metav1.ListOptions{})
-		return err == nil
-	})
+	env.awaitKind(ms[1].ID)
 	env.found(ms[1], "installer")
 	env.scale(ms[1].ID, "keda-operator", "50")
 	env.apply(ms, Updating)
