@@ -19,6 +19,8 @@ const (
 	ConditionInvalid          = "Invalid"
 	ConditionReleaseVerified  = "ReleaseVerified"
 	ConditionFieldYielded     = "FieldYielded"
+	// ConditionInventoryIncomplete is set only while it is true.
+	ConditionInventoryIncomplete = "InventoryIncomplete"
 )
 
 // DeletionPolicy defines what happens to the applied objects when their

@@ -266,6 +266,15 @@ func (e *Engine) Forget(ctx context.Context) error { return e.set.destroy(ctx) }
 // Yielded returns the yielded fields by object.
 func (e *Engine) Yielded() map[payload.ObjectID][]inventory.Yield { return e.set.yielded() }
 
+// Lost returns the applied objects that an inventory of the set may have listed
+// which was lost, ordered by identity. The set doesn't know whether it created
+// them, so they are never pruned. An object that the set creates again isn't lost.
+func (e *Engine) Lost() []payload.ObjectID {
+	ids := e.set.lost()
+	slices.SortFunc(ids, payload.ObjectID.Compare)
+	return ids
+}
+
 // Prunable returns the objects of the inventory that a prune may delete once
 // they leave the set, ordered by identity, and the size of the inventory.
 func (e *Engine) Prunable() (ids []payload.ObjectID, total int) {

@@ -216,3 +216,43 @@ func TestAHangingWriteOfTheInventoryDoesntBlockRepair(t *testing.T) {
 	close(h.hangs)
 	env.await("the inventory to be written", func() bool { return !env.engine.set.store.Dirty() })
 }
+
+func TestObjectsOfALostInventoryAreReportedUntilTheyAreRecreated(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)[:4]
+	env.found(ms[0], "installer")
+	env.found(ms[1], "installer")
+	env.await("the objects to be older than an adoption", func() bool { return time.Since(env.get(ms[1].ID).GetCreationTimestamp().Time) > 2500*time.Millisecond })
+	env.apply(ms[:3], Updating)
+	if lost := env.engine.Lost(); len(lost) > 0 {
+		t.Errorf("%v are lost after the first install", lost)
+	}
+	env.crash()
+	for _, shard := range env.shards() {
+		must(t, env.kube.CoreV1().ConfigMaps(ownNamespace).Delete(t.Context(), shard.Name, metav1.DeleteOptions{}))
+	}
+	env.start()
+	env.found(ms[3], "installer")
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	// The Deployment is as the set created it, and the Service is of another tool.
+	want := []payload.ObjectID{ms[0].ID, ms[1].ID}
+	if diff := cmp.Diff(want, env.engine.Lost()); diff != "" {
+		t.Errorf("lost objects (-want +got):\n%s", diff)
+	}
+	env.restart()
+	env.apply(ms, Reconciling)
+	if diff := cmp.Diff(want, env.engine.Lost()); diff != "" {
+		t.Errorf("lost objects after a restart (-want +got):\n%s", diff)
+	}
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), ms[0].ID.Name, metav1.DeleteOptions{}))
+	env.await("the object to be created again", func() bool { return len(env.engine.Lost()) == 1 })
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[2:]), generous)
+	must(t, err)
+	if len(result.Deleted) != 1 || result.Deleted[0] != ms[0].ID || len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[1].ID {
+		t.Errorf("%+v, want the recreated object deleted and the other one kept", result)
+	}
+	if lost := env.engine.Lost(); len(lost) > 0 {
+		t.Errorf("%v are lost after they left the set", lost)
+	}
+}

@@ -44,6 +44,13 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	if o.UID != before.UID || r.decision.changed {
 		en.Finished, en.Failed = false, false
 	}
+	lost := en.Lost
+	switch {
+	case en.Created || ob.initial == nil && before.UID != o.UID:
+		en.Lost = false
+	case ob.initial != nil:
+		en.Lost = lost && managedfields.OwnFields(ob.initial.ManagedFields, s.manager) != nil
+	}
 	en.Record = recordOf(o, s.manager, desiredOf(r.m), ob.view.Epoch)
 	r.it.pace.accepted()
 	r.it.retaken = nil
@@ -52,7 +59,7 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 		s.defined[definedKind(r.m)] = now
 	}
 	switch {
-	case en.Record == before:
+	case en.Record == before && en.Lost == lost:
 	case action == Verified && r.it.pace.verifiedOften() && ownUnchanged(before, o, s.manager):
 		// Another writer keeps changing the object, as the leader of an election does.
 		// A restart costs one verification then.
