@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
@@ -164,7 +165,23 @@ func (a *applier) write(ctx context.Context, r *request, view live.View) (Change
 	if r.decision.changed {
 		a.logFields(r.m, before, out.response)
 	}
+	if o.initial != nil {
+		a.reportAdoption(r, &o, &out)
+	}
 	return a.record(r, &o, out), nil
+}
+
+// maxDetail bounds the detail of a notice, in bytes.
+const maxDetail = 400
+
+// reportAdoption reports the fields of other managers on an adopted object. Once it
+// is adopted, nobody would see what they left on it.
+func (a *applier) reportAdoption(r *request, o *observation, out *result) {
+	pick := managedfields.Adoptable(a.set.state(r.it).adopt, adoptFrom(r.m))
+	adoption := managedfields.AdoptionOf(o.initial.ManagedFields, out.response.ManagedFields, a.set.manager, pick)
+	if text := adoption.String(); text != "" {
+		a.notify(Notice{ID: r.it.id, What: ReasonAdoptedFields, Detail: sanitize.Clip(text, maxDetail)})
+	}
 }
 
 // record stores the response and reports a repair.

@@ -103,6 +103,9 @@ const (
 	ReasonDriftRepaired Event = "DriftRepaired"
 	// ReasonFieldYielded: fields of the object are yielded to another controller.
 	ReasonFieldYielded Event = "FieldYielded"
+	// ReasonAdoptedFields: the object existed before the set adopted it, and had
+	// fields of other managers. Those in the manifest were taken; the others stay.
+	ReasonAdoptedFields Event = "AdoptedFields"
 	// ReasonPruned: the object left the set and was deleted.
 	ReasonPruned Event = "Pruned"
 	// ReasonOrphaned: the object left the set and stays in the cluster.
@@ -113,7 +116,7 @@ const (
 type Notice struct {
 	ID   payload.ObjectID
 	What Event
-	// Detail has the yielded fields and their managers, or why the object stays;
+	// Detail has the yielded or adopted fields and their managers, or why the object stays;
 	// "" for other events.
 	Detail string
 }
