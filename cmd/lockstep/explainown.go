@@ -160,7 +160,8 @@ func good(kind string) metav1.ConditionStatus {
 		v1alpha1.ConditionAgentReachable, v1alpha1.ConditionConfirmed, v1alpha1.ConditionPruneComplete:
 		return metav1.ConditionTrue
 	case v1alpha1.ConditionStalled, v1alpha1.ConditionFailing, v1alpha1.ConditionInvalid, v1alpha1.ConditionHalted, v1alpha1.ConditionPaused,
-		v1alpha1.ConditionInsecure, v1alpha1.ConditionIdentityMismatch, v1alpha1.ConditionFieldYielded:
+		v1alpha1.ConditionInsecure, v1alpha1.ConditionIdentityMismatch, v1alpha1.ConditionFieldYielded,
+		v1alpha1.ConditionInventoryIncomplete:
 		return metav1.ConditionFalse
 	}
 	return metav1.ConditionUnknown

@@ -47,6 +47,8 @@ func release() Group {
 			{"ClusterReleaseOverrides", None, "active overrides leave objects unmanaged and block minor updates", "remove overrides that are no longer needed"},
 			{"DriftRepaired", None, "event: objects were changed or deleted externally and were restored", "if it repeats, run `lockstep explain KIND/NAMESPACE/NAME` to find the other writer"},
 			{"Orphaned", None, "event: objects were removed from the release and kept, for the cause in the message", "delete them by hand if they are no longer needed"},
+			{"AdoptedFields", None, "event: an adopted object had fields of other managers; the release took those that it sets, and the others stay", "remove fields that nobody needs by hand, and stop tools that still write the object"},
+			{"InventoryLost", Operator, "condition `InventoryIncomplete`: the release's inventory was lost, so that it doesn't know which of the objects in the message it created; these are never pruned", "delete them by hand when they leave the release; an object that is deleted earlier is recreated, and can be pruned again"},
 			{"FieldYielded", None, "fields were yielded to another controller: an autoscaler, or one that repeatedly changes them", "to apply them anyway, set `lockstep.dev/ssa: force` on the manifest"},
 		},
 	}

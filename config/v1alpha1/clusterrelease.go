@@ -22,6 +22,8 @@ const (
 	// ConditionPruneComplete is False while objects of earlier releases are still
 	// being deleted, which doesn't delay the release.
 	ConditionPruneComplete = "PruneComplete"
+	// ConditionInventoryIncomplete is set only while it is true.
+	ConditionInventoryIncomplete = "InventoryIncomplete"
 )
 
 // DeletionPolicy defines what happens to the applied objects when their

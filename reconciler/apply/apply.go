@@ -14,9 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
+	"github.com/lockstep-dev/lockstep/payload/kinds"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 	"github.com/lockstep-dev/lockstep/reconciler/managedfields"
 )
@@ -162,7 +165,23 @@ func (a *applier) write(ctx context.Context, r *request, view live.View) (Change
 	if r.decision.changed {
 		a.logFields(r.m, before, out.response)
 	}
+	if o.initial != nil {
+		a.reportAdoption(r, &o, &out)
+	}
 	return a.record(r, &o, out), nil
+}
+
+// maxDetail bounds the detail of a notice, in bytes.
+const maxDetail = 400
+
+// reportAdoption reports the fields of other managers on an adopted object. Once it
+// is adopted, nobody would see what they left on it.
+func (a *applier) reportAdoption(r *request, o *observation, out *result) {
+	pick := managedfields.Adoptable(a.set.state(r.it).adopt, adoptFrom(r.m))
+	adoption := managedfields.AdoptionOf(o.initial.ManagedFields, out.response.ManagedFields, a.set.manager, pick)
+	if text := adoption.String(); text != "" {
+		a.notify(Notice{ID: r.it.id, What: ReasonAdoptedFields, Detail: sanitize.Clip(text, maxDetail)})
+	}
 }
 
 // record stores the response and reports a repair.
@@ -183,18 +202,21 @@ func (a *applier) prepare(ctx context.Context, r *request, view live.View) (obse
 	if err != nil {
 		return o, nil, err
 	}
+	if o.exists {
+		r.replicas = a.replicas(r)
+	}
 	p, err := prepare(r, &o, a.set.state(r.it))
 	if err != nil {
 		return o, nil, err
 	}
 	if p.yield != nil {
-		if err := a.yield(ctx, r, p.yield); err != nil {
+		if err := a.yield(ctx, r, &o, p.yield); err != nil {
 			return o, nil, err
 		}
 	}
 	if p.takeOver != nil {
 		err := a.client.rewriteFields(ctx, r.m.ID, r.target, func(entries []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
-			return managedfields.Rearrange(entries, a.set.manager, p.takeOver, r.m)
+			return managedfields.Rearrange(entries, a.set.manager, p.takeOver, r.m, r.replicas)
 		})
 		if err != nil {
 			return o, nil, err
@@ -206,6 +228,20 @@ func (a *applier) prepare(ctx context.Context, r *request, view live.View) (obse
 		}
 	}
 	return o, nil, nil
+}
+
+// replicas returns the JSON pointer of the field that the scale subresource of the
+// object's kind sets; "" without one.
+func (a *applier) replicas(r *request) string {
+	gk := r.m.GVK.GroupKind()
+	switch {
+	case kinds.Of(gk).Scalable:
+		return "/spec/replicas"
+	case scheme.Scheme.IsGroupRegistered(gk.Group):
+		return "" // A built-in kind.
+	default:
+		return a.live.Replicas(r.target.mapping)
+	}
 }
 
 // observe returns the state of the object. It reads an object that the set never
@@ -317,11 +353,12 @@ func (a *applier) send(ctx context.Context, r *request, o *observation, out *res
 }
 
 // patchTries bounds the attempts of one patch; the pauses between them grow from
-// patchPause. Slow failures aren't retried here, since the caller has other
-// objects to apply.
+// patchPause. Failures after more than patchSlow aren't retried here, since the caller
+// has other objects to apply.
 const (
 	patchTries = 5
 	patchPause = 60 * time.Millisecond
+	patchSlow  = 2 * time.Second
 )
 
 func (a *applier) patch(ctx context.Context, r *request, view live.View, body []byte, out *result) error {
@@ -337,7 +374,7 @@ func (a *applier) patch(ctx context.Context, r *request, view live.View, body []
 			return ctx.Err()
 		}
 		classified := classify(r.m.ID, err)
-		if try == patchTries || a.now().Sub(began) > slowAfter || !quickRetry(err, classified) && !a.schemaLags(r.m, classified) {
+		if try == patchTries || a.now().Sub(began) > patchSlow || !quickRetry(err, classified) && !a.schemaLags(r.m, classified) {
 			return classified
 		}
 		if !sleep(ctx, pause) {

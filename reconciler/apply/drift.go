@@ -32,6 +32,9 @@ type watcher struct {
 	now     func() time.Time
 	log     logr.Logger
 	started time.Time
+
+	// flushed has the result of the running flush, nil if none runs. Only run uses it.
+	flushed chan error
 }
 
 func (w *watcher) run(ctx context.Context, drifted func(payload.ObjectID)) error {
@@ -42,7 +45,13 @@ func (w *watcher) run(ctx context.Context, drifted func(payload.ObjectID)) error
 	for {
 		select {
 		case <-ctx.Done():
+			if w.flushed != nil {
+				<-w.flushed
+			}
 			return nil
+		case err := <-w.flushed:
+			w.flushed = nil
+			flushAt = w.flushEnded(ctx, err)
 		case <-w.set.sub.Ready():
 		case <-timer.C:
 		}
@@ -72,24 +81,33 @@ func untilNext(now time.Time, times ...time.Time) time.Duration {
 	return wait
 }
 
-// flushDue writes the inventory once its first change is flushAfter old. at is
-// when the write is due, zero without changes; it returns the next.
+// flushDue starts to write the inventory once its first change is flushAfter old. A
+// write may wait for an admission webhook; the checks of objects don't wait with it.
+// at is when the write is due, zero without changes; it returns the next.
 func (w *watcher) flushDue(ctx context.Context, at, now time.Time) time.Time {
 	switch {
-	case !w.set.store.Dirty():
+	case w.flushed != nil, !w.set.store.Dirty():
 		return time.Time{}
 	case at.IsZero():
 		return now.Add(flushAfter)
 	case now.Before(at):
 		return at
 	}
-	if err := w.set.flush(ctx); err != nil && ctx.Err() == nil {
-		// The next apply that adds an object returns the error. Until then a
-		// crash only costs verifications.
-		w.log.Error(err, "can't write the inventory; retrying", "after", scanEvery.String())
-		return now.Add(scanEvery)
-	}
+	ended := make(chan error, 1)
+	w.flushed = ended
+	go func() { ended <- w.set.flush(ctx) }()
 	return time.Time{}
+}
+
+// flushEnded returns when the next write is due after one ended, zero for as usual.
+func (w *watcher) flushEnded(ctx context.Context, err error) time.Time {
+	if err == nil || ctx.Err() != nil {
+		return time.Time{}
+	}
+	// The next apply that adds an object returns the error. Until then a crash only
+	// costs verifications.
+	w.log.Error(err, "can't write the inventory; retrying", "after", scanEvery.String())
+	return w.now().Add(scanEvery)
 }
 
 // check reports the object if it requires an apply. An object that is being

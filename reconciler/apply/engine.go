@@ -105,6 +105,9 @@ const (
 	ReasonDriftRepaired Event = "DriftRepaired"
 	// ReasonFieldYielded: fields of the object are yielded to another controller.
 	ReasonFieldYielded Event = "FieldYielded"
+	// ReasonAdoptedFields: the object existed before the set adopted it, and had
+	// fields of other managers. Those in the manifest were taken; the others stay.
+	ReasonAdoptedFields Event = "AdoptedFields"
 	// ReasonPruned: the object left the set and was deleted.
 	ReasonPruned Event = "Pruned"
 	// ReasonOrphaned: the object left the set and stays in the cluster.
@@ -115,7 +118,7 @@ const (
 type Notice struct {
 	ID   payload.ObjectID
 	What Event
-	// Detail has the yielded fields and their managers, or why the object stays;
+	// Detail has the yielded or adopted fields and their managers, or why the object stays;
 	// "" for other events.
 	Detail string
 }
@@ -300,6 +303,15 @@ func (e *Engine) Forget(ctx context.Context) error { return e.set.destroy(ctx) }
 
 // Yielded returns the yielded fields by object.
 func (e *Engine) Yielded() map[payload.ObjectID][]inventory.Yield { return e.set.yielded() }
+
+// Lost returns the applied objects that an inventory of the set may have listed
+// which was lost, ordered by identity. The set doesn't know whether it created
+// them, so they are never pruned. An object that the set creates again isn't lost.
+func (e *Engine) Lost() []payload.ObjectID {
+	ids := e.set.lost()
+	slices.SortFunc(ids, payload.ObjectID.Compare)
+	return ids
+}
 
 // Prunable returns the objects of the inventory that a prune may delete once
 // they leave the set, ordered by identity, and the size of the inventory.

@@ -27,6 +27,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
@@ -107,6 +108,8 @@ type testEnv struct {
 	dynamic dynamic.Interface
 	shared  *Shared
 	log     lines
+	// inventory, if set, replaces the client of the inventory.
+	inventory func(corev1client.ConfigMapInterface) corev1client.ConfigMapInterface
 
 	cache    *live.Cache
 	engine   *Engine
@@ -173,9 +176,13 @@ func (env *testEnv) start() {
 	env.stop, env.done = cancel, make(chan struct{})
 	var group sync.WaitGroup
 	group.Go(func() { _ = cache.Start(ctx) })
+	inventory := env.kube.CoreV1().ConfigMaps(ownNamespace)
+	if env.inventory != nil {
+		inventory = env.inventory(inventory)
+	}
 	env.engine, err = New(Config{
 		Owner: env.owner, REST: counted(cfg, env.requests), Live: cache,
-		Inventory: env.kube.CoreV1().ConfigMaps(ownNamespace), Shared: env.shared, Metrics: NewMetrics(), Now: time.Now, DeletionWait: env.wait,
+		Inventory: inventory, Shared: env.shared, Metrics: NewMetrics(), Now: time.Now, DeletionWait: env.wait,
 		Notice: func(n Notice) {
 			env.mu.Lock()
 			defer env.mu.Unlock()

@@ -4,16 +4,19 @@
 package apply
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/inventory"
@@ -163,4 +166,93 @@ func TestObjectInTwoShardsIsRemovedFromOne(t *testing.T) {
 func (env *testEnv) setID() string {
 	env.t.Helper()
 	return env.shards()[0].Labels["applyset.kubernetes.io/id"]
+}
+
+// hangingInventory delays updates while it hangs, as an admission webhook does.
+type hangingInventory struct {
+	corev1client.ConfigMapInterface
+	hangs   chan struct{} // closed to end the hang
+	updates chan struct{}
+}
+
+func (h *hangingInventory) Update(ctx context.Context, cm *corev1.ConfigMap, opts metav1.UpdateOptions) (*corev1.ConfigMap, error) {
+	select {
+	case h.updates <- struct{}{}:
+	default:
+	}
+	select {
+	case <-h.hangs:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return h.ConfigMapInterface.Update(ctx, cm, opts)
+}
+
+func TestAHangingWriteOfTheInventoryDoesntBlockRepair(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)[:2]
+	env.apply(ms, Updating)
+	h := &hangingInventory{hangs: make(chan struct{}), updates: make(chan struct{}, 1)}
+	env.inventory = func(client corev1client.ConfigMapInterface) corev1client.ConfigMapInterface {
+		h.ConfigMapInterface = client
+		return h
+	}
+	env.restart()
+	env.patch(ms[0].ID, "someone", `{"data":{"a":"drifted"}}`)
+	select { // The repair's record is written.
+	case <-h.updates:
+	case <-time.After(patience):
+		t.Fatal("the inventory wasn't written")
+	}
+	env.await("another write to be repaired", func() bool {
+		env.patch(ms[0].ID, "someone", `{"data":{"b":"drifted"}}`)
+		before := env.repairs()
+		deadline := time.Now().Add(time.Second)
+		for env.repairs() == before && time.Now().Before(deadline) {
+			elapse(t, 5*time.Millisecond)
+		}
+		return env.repairs() > before
+	})
+	close(h.hangs)
+	env.await("the inventory to be written", func() bool { return !env.engine.set.store.Dirty() })
+}
+
+func TestObjectsOfALostInventoryAreReportedUntilTheyAreRecreated(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)[:4]
+	env.found(ms[0], "installer")
+	env.found(ms[1], "installer")
+	env.await("the objects to be older than an adoption", func() bool { return time.Since(env.get(ms[1].ID).GetCreationTimestamp().Time) > 2500*time.Millisecond })
+	env.apply(ms[:3], Updating)
+	if lost := env.engine.Lost(); len(lost) > 0 {
+		t.Errorf("%v are lost after the first install", lost)
+	}
+	env.crash()
+	for _, shard := range env.shards() {
+		must(t, env.kube.CoreV1().ConfigMaps(ownNamespace).Delete(t.Context(), shard.Name, metav1.DeleteOptions{}))
+	}
+	env.start()
+	env.found(ms[3], "installer")
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	// The Deployment is as the set created it, and the Service is of another tool.
+	want := []payload.ObjectID{ms[0].ID, ms[1].ID}
+	if diff := cmp.Diff(want, env.engine.Lost()); diff != "" {
+		t.Errorf("lost objects (-want +got):\n%s", diff)
+	}
+	env.restart()
+	env.apply(ms, Reconciling)
+	if diff := cmp.Diff(want, env.engine.Lost()); diff != "" {
+		t.Errorf("lost objects after a restart (-want +got):\n%s", diff)
+	}
+	must(t, env.resource(ms[0].ID).Delete(t.Context(), ms[0].ID.Name, metav1.DeleteOptions{}))
+	env.await("the object to be created again", func() bool { return len(env.engine.Lost()) == 1 })
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[2:]), generous)
+	must(t, err)
+	if len(result.Deleted) != 1 || result.Deleted[0] != ms[0].ID || len(result.Orphaned) != 1 || result.Orphaned[0].ID != ms[1].ID {
+		t.Errorf("%+v, want the recreated object deleted and the other one kept", result)
+	}
+	if lost := env.engine.Lost(); len(lost) > 0 {
+		t.Errorf("%v are lost after they left the set", lost)
+	}
 }

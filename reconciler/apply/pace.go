@@ -36,7 +36,7 @@ func (p *pace) verifyAt() time.Time {
 	switch {
 	case p.verifies == 0:
 		return time.Time{}
-	case p.verifies < verifiesAtOnce:
+	case !p.verifiedOften():
 		return p.lastVerify.Add(verifyEvery)
 	default:
 		return p.lastVerify.Add(verifySlowly)
@@ -75,6 +75,9 @@ func (p *pace) verified(now time.Time) {
 	p.verifies++
 	p.lastVerify = now
 }
+
+// verifiedOften reports whether the object is verified again and again.
+func (p *pace) verifiedOften() bool { return p.verifies >= verifiesAtOnce }
 
 // repaired counts the repair of a drift.
 func (p *pace) repaired(now time.Time) {

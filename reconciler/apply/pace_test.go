@@ -4,6 +4,8 @@
 package apply
 
 import (
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
+	"github.com/lockstep-dev/lockstep/reconciler/inventory"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
@@ -72,4 +76,84 @@ spec: {selector: {app: web}, ports: [{name: a, port: 80}, {name: b, port: 81}]}
 	began := time.Now()
 	env.await("the second repair", func() bool { return order() == "a" })
 	t.Logf("repaired after %s", time.Since(began).Round(time.Millisecond))
+}
+
+// leaderText is the lock of an election, which its leader renews.
+const leaderText = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: lock, namespace: NS}
+`
+
+func TestRenewingALockDoesntKeepWritingTheInventory(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(leaderText)
+	env.apply(ms, Updating)
+	env.awaitEvents(ms)
+	it := env.engine.set.item(ms[0].ID)
+	verifies := func() int {
+		env.engine.set.mu.Lock()
+		defer env.engine.set.mu.Unlock()
+		return it.pace.verifies
+	}
+	env.engine.set.mu.Lock()
+	it.pace.verifies, it.pace.lastVerify = verifiesAtOnce, time.Now().Add(-2*verifySlowly) // It was renewed for minutes.
+	env.engine.set.mu.Unlock()
+	before := env.inventoryVersions()
+	env.patch(ms[0].ID, "leader", `{"metadata":{"annotations":{"control-plane.alpha.kubernetes.io/leader":"{\"renewTime\":\"2026-11-30T00:00:01Z\"}"}}}`)
+	env.await("a verification", func() bool { return verifies() == verifiesAtOnce+1 })
+	if env.engine.set.store.Dirty() {
+		t.Error("the inventory is to be written")
+	}
+	// A drift still is recorded.
+	env.patch(ms[0].ID, "someone", `{"metadata":{"labels":{"applyset.kubernetes.io/part-of":"theirs"}}}`)
+	env.await("the repair to be recorded", func() bool {
+		after := env.inventoryVersions()
+		return !maps.Equal(before, after)
+	})
+}
+
+func TestWritesOfOthersDuringAVerificationAreNoDrift(t *testing.T) {
+	writers := []metav1.ManagedFieldsEntry{{Manager: "binder", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1"}}
+	state := func(version string, entries ...metav1.ManagedFieldsEntry) *metav1.PartialObjectMetadata {
+		ours := metav1.ManagedFieldsEntry{Manager: testManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1"}
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			UID: "u", ResourceVersion: version, ManagedFields: append([]metav1.ManagedFieldsEntry{ours}, entries...),
+		}}
+	}
+	for name, tc := range map[string]struct {
+		response *metav1.PartialObjectMetadata
+		want     Action
+	}{
+		"nobody wrote":  {state("101"), Verified},
+		"others wrote":  {state("105", writers...), Verified},
+		"the set wrote": {state("102"), Repaired},
+		"both wrote": {func() *metav1.PartialObjectMetadata {
+			o := state("106", writers...)
+			o.ManagedFields[0].Time = &metav1.Time{Time: time.Unix(1e9, 0)}
+			return o
+		}(), Repaired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := object(t, "v1", "PersistentVolumeClaim", "x", nil)
+			seen := live.Summarize(state("101"))
+			en := inventory.NewEntry(&m)
+			en.Record = recordOf(live.Summarize(state("100")), testManager, desiredOf(&m), 0)
+			s := newSet(&Config{Owner: strings.TrimPrefix(testManager, live.ManagerPrefix), Now: time.Now, Live: idleCache(t), Shared: NewShared(1)})
+			defer s.close()
+			r := &request{it: &item{id: m.ID, entry: &inventory.Slot{Entry: en}}, m: &m, decision: decision{step: stepVerify}}
+			got := s.record(r, &observation{view: live.View{State: live.Present, Object: seen}, exists: true, object: seen}, result{response: tc.response})
+			if got.Action != tc.want {
+				t.Errorf("%s, want %s", got.Action, tc.want)
+			}
+		})
+	}
+}
+
+// idleCache returns a cache that isn't started.
+func idleCache(t *testing.T) *live.Cache {
+	t.Helper()
+	cache, err := live.New(live.Config{REST: &rest.Config{Host: "https://127.0.0.1:1"}, Now: time.Now})
+	must(t, err)
+	return cache
 }

@@ -76,6 +76,9 @@ type request struct {
 	mode     Mode
 	target   target
 	decision decision
+	// replicas is the JSON pointer of the replicas that the scale subresource of an
+	// existing object sets; "" if there is no such subresource.
+	replicas string
 }
 
 // initialRead reports whether the object must be read before the set may write
@@ -126,6 +129,9 @@ func prepare(r *request, o *observation, s state) (preparation, error) {
 	var p preparation
 	if o.initial != nil && !o.preexisting(r.m) {
 		p.takeOver = managedfields.Adoptable(s.adopt, adoptFrom(r.m))
+		if !r.m.ForceFields && managedfields.ScaledByControllers(live.Summarize(o.initial)) {
+			p.yield = yieldTo(false)
+		}
 	}
 	if o.object == nil {
 		return p, nil
@@ -133,12 +139,15 @@ func prepare(r *request, o *observation, s state) (preparation, error) {
 	if err := checkOwner(r.m, s.manager, o.object); err != nil {
 		return p, err
 	}
-	// A changed manifest takes its fields. One that was in sync is only kept so,
-	// also while the rest of the release is updated.
-	if keep := r.mode == Reconciling || !r.decision.changed; o.verdict == Drifted && keep && !r.m.ForceFields {
-		if s.contested || managedfields.ScaledByControllers(o.object) {
-			p.yield = yieldTo(s.contested)
-		}
+	// A changed manifest takes its fields, except those of an autoscaler. One that was
+	// in sync is only kept so, also while the rest of the release is updated.
+	keep := r.mode == Reconciling || !r.decision.changed
+	switch {
+	case o.verdict != Drifted || r.m.ForceFields:
+	case s.contested && keep:
+		p.yield = yieldTo(true)
+	case managedfields.ScaledByControllers(o.object):
+		p.yield = yieldTo(false)
 	}
 	_, hasEntry := o.object.OwnFieldsOf(s.manager)
 	switch {
@@ -164,7 +173,7 @@ func yieldTo(contested bool) managedfields.Pick {
 // manifest leaves to others. An entry that is as the last apply of this manifest
 // left it has none.
 func mayHoldRelinquished(r *request, o *live.Object, s state) bool {
-	if len(managedfields.Relinquished(r.m)) == 0 {
+	if len(managedfields.Relinquished(r.m, r.replicas)) == 0 {
 		return false
 	}
 	own, _ := o.OwnFieldsOf(s.manager)
@@ -174,7 +183,7 @@ func mayHoldRelinquished(r *request, o *live.Object, s state) bool {
 	case own.Entry == s.record.Entry && !r.decision.changed:
 		return false
 	default:
-		return len(r.m.IgnoreFields) > 0 || own.Replicas
+		return len(r.m.IgnoreFields) > 0 || own.Replicas || !strings.HasSuffix(r.replicas, "/replicas")
 	}
 }
 

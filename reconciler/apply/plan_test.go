@@ -110,7 +110,10 @@ func TestPrepareReturnsTheRequestsBeforeThePatch(t *testing.T) {
 		o.Shared = true
 		return &observation{exists: true, object: o, verdict: Drifted}
 	}
-	initial := &observation{exists: true, initial: &metav1.PartialObjectMetadata{}}
+	adopted := func(entries ...metav1.ManagedFieldsEntry) *observation {
+		return &observation{exists: true, initial: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ManagedFields: entries}}}
+	}
+	initial := adopted()
 	for name, tc := range map[string]struct {
 		o        *observation
 		change   func(*request, *state)
@@ -124,10 +127,14 @@ func TestPrepareReturnsTheRequestsBeforeThePatch(t *testing.T) {
 		"a pre-existing create-only object":            {o: initial, change: func(r *request, _ *state) { r.m.CreateOnly = true }},
 		"drift by a controller":                        {o: written(entry("operator", ""))},
 		"drift by a controller of a contested object":  {o: written(entry("operator", "")), change: func(_ *request, s *state) { s.contested = true }, yield: true},
+		"an object that an autoscaler scaled before":   {o: adopted(entry("hpa", "scale")), takeOver: true, yield: true},
+		"a forced one":                                 {o: adopted(entry("hpa", "scale")), change: func(r *request, _ *state) { r.m.ForceFields = true }, takeOver: true},
+		"an object that a user scaled before":          {o: adopted(entry("kubectl", "scale")), takeOver: true},
 		"drift by an autoscaler":                       {o: written(entry("hpa", "scale")), yield: true},
 		"drift by an autoscaler of a forced object":    {o: written(entry("hpa", "scale")), change: func(r *request, _ *state) { r.m.ForceFields = true }},
 		"drift by a user's scale":                      {o: written(entry("kubectl", "scale"))},
-		"a changed manifest of a scaled object":        {o: written(entry("hpa", "scale")), change: func(r *request, _ *state) { r.mode, r.decision.changed = Updating, true }},
+		"a changed manifest of a scaled object":        {o: written(entry("hpa", "scale")), change: func(r *request, _ *state) { r.mode, r.decision.changed = Updating, true }, yield: true},
+		"a changed manifest of a contested object":     {o: written(entry("operator", "")), change: func(r *request, s *state) { r.mode, r.decision.changed, s.contested = Updating, true, true }, compare: true},
 		"a changed manifest of an object with kubectl": {o: written(entry("kubectl-edit", "")), change: func(r *request, _ *state) { r.decision.changed = true }, takeOver: true},
 		"a changed manifest of a shared object":        {o: written(entry("operator", "")), change: func(r *request, _ *state) { r.decision.changed = true }, compare: true},
 		"ignored fields of a changed manifest": {o: written(), change: func(r *request, _ *state) {

@@ -200,6 +200,8 @@ func (p *pruner) pruneGroup(ctx context.Context, group []inventory.Entry, result
 		switch {
 		case err != nil:
 			failures = append(failures, err)
+		case keep == neverApplied:
+			p.set.forget(it) // There is nothing of the set in the cluster.
 		case keep != "":
 			result.Orphaned = append(result.Orphaned, Orphan{ID: it.id, Reason: keep})
 			p.set.forget(it)
@@ -242,10 +244,17 @@ func (p *pruner) deleted(it *item, result *PruneResult) {
 func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t target, terminating *live.Object, since time.Time, keep string, err error) {
 	it.busy.Lock()
 	defer p.set.settle(it)
-	if keep := keepReason(en, p.namespace); keep != "" {
+	keep = keepReason(en, p.namespace)
+	if keep != "" && keep != neverApplied {
 		return target{}, nil, since, keep, nil
 	}
 	t, o, err := p.deleter.find(ctx, en)
+	if keep == neverApplied {
+		if err == nil && o != nil && managedfields.OwnFields(o.ManagedFields, p.set.manager) != nil {
+			keep = preexisting // The process ended before it recorded the adoption.
+		}
+		return t, nil, since, keep, err
+	}
 	if o == nil || err != nil {
 		return t, nil, since, "", err
 	}
@@ -267,14 +276,20 @@ func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t
 	return t, summary, since, "", classify(it.id, err)
 }
 
+// Why entries aren't deleted.
+const (
+	neverApplied = "it was never applied"
+	preexisting  = "it existed before the set adopted it"
+)
+
 // keepReason returns why the entry forbids to delete the object, or "". own is
 // Lockstep's namespace.
 func keepReason(en *inventory.Entry, own string) string {
 	switch {
 	case !en.Applied():
-		return "it was never applied"
+		return neverApplied
 	case !en.Created:
-		return "it existed before the set adopted it"
+		return preexisting
 	}
 	if why := protected(en.ID(), own); why != "" {
 		return why

@@ -657,3 +657,27 @@ func TestDeleteManifestDistinguishesAnUnservedPathFromADeletedObject(t *testing.
 		t.Errorf("%+v, %v: want the Widget deleted in the served version", ch, err)
 	}
 }
+
+func TestAnObjectThatWasNeverAppliedLeavesWithoutANotice(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(webSet)
+	env.apply(ms[:1], Updating)
+	must(t, env.engine.Begin(t.Context(), ms[:3], nil)) // The second and third are never applied.
+	env.found(ms[2], "someone")
+	result, err := env.engine.Prune(t.Context(), keepOf(ms[:1]), generous)
+	must(t, err)
+	if len(result.Orphaned)+len(result.Deleted) > 0 {
+		t.Errorf("%+v, want neither reported", result)
+	}
+	for _, m := range ms[1:3] {
+		if env.noticesOf(m.ID, ReasonOrphaned, "") > 0 {
+			t.Errorf("a notice that %s stays in the cluster", m.ID)
+		}
+	}
+	if _, n := env.engine.Prunable(); n != 1 {
+		t.Errorf("%d objects in the inventory, want 1", n)
+	}
+	if !env.exists(ms[2].ID) {
+		t.Errorf("the object of another tool was deleted")
+	}
+}

@@ -29,6 +29,9 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	en := r.it.entry
 	before := en.Record
 	action := actionOf(r, ob, out, o)
+	if action == Repaired && r.decision.step == stepVerify && ownUnchanged(before, o, s.manager) && othersWrote(ob.view.Object, o) {
+		action = Verified // The others' writes changed its version, not the apply.
+	}
 	switch {
 	case action != Verified && action != Repaired:
 	case r.decision.step == stepVerify:
@@ -41,14 +44,27 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	if o.UID != before.UID || r.decision.changed {
 		en.Finished, en.Failed = false, false
 	}
+	lost := en.Lost
+	switch {
+	case en.Created || ob.initial == nil && before.UID != o.UID:
+		en.Lost = false
+	case ob.initial != nil:
+		en.Lost = lost && managedfields.OwnFields(ob.initial.ManagedFields, s.manager) != nil
+	}
 	en.Record = recordOf(o, s.manager, desiredOf(r.m), ob.view.Epoch)
 	r.it.pace.accepted()
 	r.it.inSync = nil
+	r.it.retaken = nil
 	delete(s.due, r.it.id)
 	if r.m.ID.GroupKind() == kinds.CustomResourceDefinition {
 		s.defined[definedKind(r.m)] = now
 	}
-	if en.Record != before {
+	switch {
+	case en.Record == before && en.Lost == lost:
+	case action == Verified && r.it.pace.verifiedOften() && ownUnchanged(before, o, s.manager):
+		// Another writer keeps changing the object, as the leader of an election does.
+		// A restart costs one verification then.
+	default:
 		s.store.Touch(en)
 	}
 	ch := changeOf(r.it, action)
@@ -56,6 +72,18 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 		ch.Respecified = o
 	}
 	return ch
+}
+
+// ownUnchanged reports whether the manager's fields are as the record has them. An
+// apply that changes the object renews the time of their entry.
+func ownUnchanged(rec inventory.Record, o *live.Object, manager string) bool {
+	own, _ := o.OwnFieldsOf(manager)
+	return o.UID == rec.UID && own.Entry == rec.Entry && own.Values == rec.Values
+}
+
+// othersWrote reports whether other managers wrote the object between two states.
+func othersWrote(before, after *live.Object) bool {
+	return before != nil && (before.OtherManagers != after.OtherManagers || before.Status != after.Status)
 }
 
 // generation returns the object's generation before the apply, 0 if it is
@@ -136,16 +164,27 @@ func (s *set) state(it *item) state {
 func (s *set) reconsiderYields(r *request, exists bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.it.entry.DropYields(func(y inventory.Yield) bool { return endsYield(r.m, y, exists) }) {
+	ended := r.it.entry.DropYields(func(y inventory.Yield) bool {
+		ends := endsYield(r.m, y, exists)
+		if ends {
+			r.it.retaken = append(r.it.retaken, y.Pointer)
+		}
+		return ends
+	})
+	if ended {
 		s.store.Touch(r.it.entry)
 	}
 }
 
-// addYields yields the fields, and returns those that weren't yielded yet.
+// addYields yields the fields, and returns those that weren't yielded yet. A field
+// whose yield the manifest ended isn't yielded again before it was applied.
 func (s *set) addYields(it *item, fields []managedfields.Field) (added []managedfields.Field) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range fields {
+		if slices.Contains(it.retaken, f.Pointer) {
+			continue
+		}
 		if it.entry.AddYield(inventory.Yield{Pointer: f.Pointer, Manager: f.Manager, Value: inventory.HashOf(f.Value)}) {
 			added = append(added, f)
 		}
@@ -156,14 +195,17 @@ func (s *set) addYields(it *item, fields []managedfields.Field) (added []managed
 	return added
 }
 
-// yield reads a drifted object and yields the fields that the picked managers
-// took.
-func (a *applier) yield(ctx context.Context, r *request, pick managedfields.Pick) error {
-	o, err := a.client.get(ctx, r.target)
-	if err != nil {
-		return classify(r.m.ID, err)
+// yield yields the fields that the picked managers hold. It reads the object unless
+// that was just read.
+func (a *applier) yield(ctx context.Context, r *request, o *observation, pick managedfields.Pick) error {
+	current := o.initial
+	if current == nil {
+		var err error
+		if current, err = a.client.get(ctx, r.target); err != nil {
+			return classify(r.m.ID, err)
+		}
 	}
-	added := a.set.addYields(r.it, managedfields.Lost(o.ManagedFields, a.set.manager, r.m.Object.Object, pick))
+	added := a.set.addYields(r.it, managedfields.Lost(current.ManagedFields, a.set.manager, r.m.Object.Object, pick))
 	if len(added) == 0 {
 		return nil
 	}
@@ -181,7 +223,7 @@ func (a *applier) yield(ctx context.Context, r *request, pick managedfields.Pick
 // applied again, and ignored fields of a created object are relinquished.
 func (a *applier) settleFields(ctx context.Context, r *request, o *observation, out *result) error {
 	reclaim := func(entries []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, error) {
-		return managedfields.Reclaim(entries, a.set.manager, r.m)
+		return managedfields.Reclaim(entries, a.set.manager, r.m, r.replicas)
 	}
 	reclaimed, err := reclaim(out.response.ManagedFields)
 	if err != nil {

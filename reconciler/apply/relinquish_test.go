@@ -258,3 +258,95 @@ func TestFieldIsReclaimedWhenItIsNoLongerIgnored(t *testing.T) {
 		t.Errorf("data is %v, want b deleted", data)
 	}
 }
+
+// farmText is a kind with a scale subresource and a default size, and an object.
+const farmText = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: farms.GROUP}
+spec:
+  group: GROUP
+  scope: Namespaced
+  names: {kind: Farm, plural: farms, singular: farm, listKind: FarmList}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {type: object, properties: {replicas: {type: integer, default: 1}, color: {type: string}}}
+          status: {type: object, properties: {replicas: {type: integer}}}
+    subresources:
+      scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}
+---
+apiVersion: GROUP/v1
+kind: Farm
+metadata: {name: one, namespace: NS}
+spec: {replicas: 3, color: red}
+`
+
+// awaitKind waits until the object's kind is served.
+func (env *testEnv) awaitKind(id payload.ObjectID) {
+	env.t.Helper()
+	env.await("the kind", func() bool {
+		_, err := env.resource(id).List(env.t.Context(), metav1.ListOptions{})
+		return err == nil
+	})
+}
+
+func TestReplicasOfACustomResourceThatLeaveTheManifestKeepTheirValue(t *testing.T) {
+	for name, tc := range map[string]struct {
+		field   string
+		foreign bool // The CRD isn't in the set.
+	}{
+		"CRD in the set":       {field: "replicas"},
+		"CRD of another owner": {field: "replicas", foreign: true},
+		"another field":        {field: "size"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := newEnv(t)
+			text := strings.NewReplacer("spec.replicas", "spec."+tc.field, "{replicas: {type: integer, default", "{"+tc.field+": {type: integer, default", "{replicas: 3", "{"+tc.field+": 3").Replace(env.widgets(farmText))
+			ms := env.manifests(text)
+			bare := env.manifests(strings.Replace(text, tc.field+": 3, color: red", "color: blue", 1))
+			back := env.manifests(strings.Replace(text, tc.field+": 3", tc.field+": 4", 1))
+			if tc.foreign {
+				env.found(ms[0], "installer")
+				env.awaitKind(ms[1].ID)
+				ms, bare, back = ms[1:], bare[1:], back[1:]
+			}
+			env.apply(ms, Updating)
+			env.awaitEvents(ms)
+			id := ms[len(ms)-1].ID
+			size := func(want int64, when string) {
+				t.Helper()
+				if n, _, _ := unstructured.NestedInt64(env.get(id).Object, "spec", tc.field); n != want {
+					t.Errorf("%d %s, want %d", n, when, want)
+				}
+			}
+			env.apply(bare, Updating)
+			size(3, "after a release that omits them")
+			env.awaitEvents(bare)
+			env.scale(id, "kube-controller-manager", "8")
+			env.apply(bare, Reconciling)
+			size(8, "after an autoscaler")
+			env.apply(back, Updating)
+			size(4, "after a release that sets them again")
+		})
+	}
+}
+
+func TestReplicasOfACustomResourceSurviveAdoption(t *testing.T) {
+	env := newEnv(t)
+	ms := env.manifests(env.widgets(farmText))
+	env.apply(ms[:1], Updating)
+	env.awaitKind(ms[1].ID)
+	env.found(ms[1], "installer")
+	env.scale(ms[1].ID, "keda-operator", "50")
+	env.apply(ms, Updating)
+	env.wantReplicas(ms[1].ID, 50, "after the adoption")
+	if n := env.noticesOf(ms[1].ID, ReasonFieldYielded, "/spec/replicas to keda-operator"); n != 1 {
+		t.Errorf("%d notices of the yield, want 1", n)
+	}
+}

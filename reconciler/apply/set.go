@@ -37,6 +37,9 @@ type set struct {
 	items map[payload.ObjectID]*item
 	adopt []string
 	due   map[payload.ObjectID]time.Time
+	// incomplete is set until the first begin if the stored inventory had no objects,
+	// as before a first install, or unreadable ones.
+	incomplete bool
 	// defined has the times at which the set wrote the CRD of a kind.
 	defined map[schema.GroupKind]time.Time
 }
@@ -56,6 +59,9 @@ type item struct {
 	// inSync is the object as the watch showed it when it was last in sync, nil
 	// after an apply.
 	inSync *live.Object
+	// retaken are the pointers of the fields whose yields ended and that weren't
+	// applied since.
+	retaken []string
 	// leaving objects are being pruned: their deletion is no drift.
 	leaving bool
 	// deletion is that of a pruned object, or of one of a delete manifest, whose
@@ -93,6 +99,7 @@ func (s *set) load(ctx context.Context) (problems []string, err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.incomplete = len(slots) == 0 || len(problems) > 0
 	var interests []live.Interest
 	for _, slot := range slots {
 		in, other := s.loadLocked(slot)
@@ -170,9 +177,12 @@ func (s *set) begin(ctx context.Context, manifests []payload.Manifest) error {
 	s.mu.Lock()
 	named := make(map[payload.ObjectID]bool, len(manifests))
 	for i := range manifests {
-		s.addLocked(&manifests[i], i)
+		known := s.items[manifests[i].ID] != nil
+		it := s.addLocked(&manifests[i], i)
+		it.entry.Lost = it.entry.Lost || s.incomplete && !known && it.entry.Stored()
 		named[manifests[i].ID] = true
 	}
+	s.incomplete = false
 	for id, it := range s.items {
 		if !it.entry.Stored() && !named[id] {
 			s.forgetLocked(it) // Its delete manifest left the payload.
@@ -318,6 +328,19 @@ func (s *set) definedSince(gk schema.GroupKind, since time.Time) bool {
 	defer s.mu.RUnlock()
 	at, ok := s.defined[gk]
 	return ok && at.After(since)
+}
+
+// lost returns the objects that the set can't prune, because the inventory that
+// may have listed them was lost.
+func (s *set) lost() (ids []payload.ObjectID) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for id, it := range s.items {
+		if it.entry.Lost && it.entry.Applied() && !it.entry.Created {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // yielded returns the yielded fields by object.

@@ -75,7 +75,7 @@ func (s *Shared) others(manifests []payload.Manifest, owner string) map[payload.
 const (
 	// slowAfter is how long a request occupies a place that others wait for. A
 	// longer request mostly waits for a webhook, not for the server.
-	slowAfter = 2 * time.Second
+	slowAfter = 400 * time.Millisecond
 	// slowPlaces is the number of slow requests per place.
 	slowPlaces = 8
 )

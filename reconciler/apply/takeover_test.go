@@ -281,3 +281,20 @@ func TestObjectReplacedByOthersIsPreexisting(t *testing.T) {
 		}
 	})
 }
+
+func TestFieldsOfOtherToolsAreReportedOnceAtAdoption(t *testing.T) {
+	env := newEnv(t)
+	env.createFound(existingObject{manager: "installer", operation: metav1.ManagedFieldsOperationUpdate, labels: map[string]string{"team": "x"}})
+	ms := env.manifests(webSet)[:1]
+	env.apply(ms, Updating)
+	for _, detail := range []string{"took .data.a from installer", "kept .data.stale, .metadata.labels.team of installer"} {
+		if n := env.noticesOf(ms[0].ID, ReasonAdoptedFields, detail); n != 1 {
+			t.Errorf("%d notices of %q, want 1", n, detail)
+		}
+	}
+	env.awaitEvents(ms)
+	env.apply(env.manifests(strings.Replace(webSet, `a: "1"`, `a: "2"`, 1))[:1], Updating)
+	if n := env.noticesOf(ms[0].ID, ReasonAdoptedFields, ""); n != 1 {
+		t.Errorf("%d notices after the next release, want 1", n)
+	}
+}

@@ -47,6 +47,7 @@ func (b *Base) DeleteMetrics(kind, name string) {
 		v1alpha1.ConditionAvailable, v1alpha1.ConditionProgressing, v1alpha1.ConditionFailing, v1alpha1.ConditionReleaseAccepted,
 		v1alpha1.ConditionReleaseVerified, v1alpha1.ConditionUpgradeable, v1alpha1.ConditionFieldYielded, v1alpha1.ConditionInvalid,
 		v1alpha1.ConditionPruneComplete,
+		v1alpha1.ConditionInventoryIncomplete,
 		v1alpha1.ConditionPaused, v1alpha1.ConditionHalted, v1alpha1.ConditionOSVerified,
 	} {
 		b.Metrics.DeleteCondition(ref, typ)

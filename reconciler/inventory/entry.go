@@ -92,6 +92,11 @@ type Entry struct {
 	// Failed is true for a Job with a TTL that failed.
 	Failed bool `json:"ff,omitempty"`
 
+	// Lost is true for an object that a former inventory of the set may have listed,
+	// which was lost: it had the set's field manager before its first apply, or it
+	// wasn't applied yet. The set doesn't know whether it created the object.
+	Lost bool `json:"lo,omitempty"`
+
 	// Record is that of the last apply.
 	Record
 

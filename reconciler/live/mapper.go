@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -28,7 +30,9 @@ const minReset = 2 * time.Second
 // kind is missing or a watched CRD changed. It has no timer; the reflector of a
 // missing kind retries.
 type mapper struct {
-	client    *discovery.DiscoveryClient
+	client *discovery.DiscoveryClient
+	// cached has what discovery maps; both are reset together.
+	cached    discovery.CachedDiscoveryInterface
 	discovery *restmapper.DeferredDiscoveryRESTMapper
 	now       func() time.Time
 
@@ -53,6 +57,9 @@ type crdInfo struct {
 	namespaced bool
 	storage    string
 	served     []string
+	// scales has the path of the replicas, such as ".spec.replicas", of each served
+	// version with a scale subresource.
+	scales map[string]string
 }
 
 func newMapper(rc *rest.Config, httpClient *http.Client, now func() time.Time) (*mapper, error) {
@@ -60,9 +67,11 @@ func newMapper(rc *rest.Config, httpClient *http.Client, now func() time.Time) (
 	if err != nil {
 		return nil, err
 	}
+	cached := memory.NewMemCacheClient(dc)
 	return &mapper{
 		client:    dc,
-		discovery: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(dc)),
+		cached:    cached,
+		discovery: restmapper.NewDeferredDiscoveryRESTMapper(cached),
 		now:       now,
 		changes:   make(chan struct{}),
 		mappings:  map[schema.GroupVersionKind]*meta.RESTMapping{},
@@ -235,12 +244,54 @@ func parseCRD(crd *unstructured.Unstructured) (crdInfo, bool) {
 			continue
 		}
 		d.served = append(d.served, name)
+		if path, ok, _ := unstructured.NestedString(entry, "subresources", "scale", "specReplicasPath"); ok {
+			if d.scales == nil {
+				d.scales = map[string]string{}
+			}
+			d.scales[name] = path
+		}
 		if entry["storage"] == true {
 			d.storage = name
 		}
 	}
 	return d, true
 }
+
+// defaultReplicas is where all built-in kinds, and nearly all others, have the replicas
+// of their scale subresource.
+const defaultReplicas = "/spec/replicas"
+
+// replicas returns the JSON pointer of the field that the resource's scale subresource
+// sets; "" without one. A watched CRD names the field; otherwise cached discovery shows
+// the subresource.
+func (m *mapper) replicas(mapping *meta.RESTMapping) string {
+	gvk := mapping.GroupVersionKind
+	m.mu.Lock()
+	for _, d := range m.crds {
+		if d.kind == gvk.GroupKind() && slices.Contains(d.served, gvk.Version) {
+			m.mu.Unlock()
+			return strings.ReplaceAll(d.scales[gvk.Version], ".", "/")
+		}
+	}
+	m.mu.Unlock()
+	if m.cached == nil {
+		return ""
+	}
+	resources, err := m.cached.ServerResourcesForGroupVersion(gvk.GroupVersion().String())
+	if err != nil {
+		return ""
+	}
+	scale := mapping.Resource.Resource + "/scale"
+	if slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == scale }) {
+		return defaultReplicas
+	}
+	return ""
+}
+
+// Replicas returns the JSON pointer of the field that the kind's scale subresource
+// sets, such as /spec/replicas; "" if the kind has no such subresource. It sends a
+// request only if the cached discovery is outdated and the kind's CRD isn't watched.
+func (c *Cache) Replicas(mapping *meta.RESTMapping) string { return c.mapper.replicas(mapping) }
 
 // IsNoMatch reports whether err means that the server doesn't serve a kind.
 func IsNoMatch(err error) bool { return meta.IsNoMatchError(err) }

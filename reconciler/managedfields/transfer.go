@@ -10,29 +10,27 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/payload/kinds"
 )
 
 // InitialManager owns relinquished fields, so that they keep their values: the
 // server removes a field that has no manager.
 const InitialManager = "lockstep-initial"
 
-const replicasPointer = "/spec/replicas"
-
 // Relinquished returns the JSON pointers that the manifest leaves to other
-// managers: its ignored fields, and the replicas of a scalable kind if the
-// manifest doesn't set them.
-func Relinquished(m *payload.Manifest) []string {
-	if _, set := At(m.Object.Object, replicasPointer); set || !kinds.Of(m.GVK.GroupKind()).Scalable || within(replicasPointer, m.IgnoreFields) {
+// managers: its ignored fields, and replicas, the field of the kind's scale
+// subresource ("" without one), if the manifest doesn't set it. The server would
+// reset that field to its default once its only manager drops it.
+func Relinquished(m *payload.Manifest, replicas string) []string {
+	if _, set := At(m.Object.Object, replicas); set || replicas == "" || within(replicas, m.IgnoreFields) {
 		return m.IgnoreFields
 	}
-	return append(slices.Clone(m.IgnoreFields), replicasPointer)
+	return append(slices.Clone(m.IgnoreFields), replicas)
 }
 
 // Rearrange returns the entries after manager took the picked ones over and
-// relinquished the fields that the manifest leaves to others; nil if nothing
-// changes.
-func Rearrange(entries []metav1.ManagedFieldsEntry, manager string, pick Pick, m *payload.Manifest) ([]metav1.ManagedFieldsEntry, error) {
+// relinquished the fields that the manifest leaves to others (see Relinquished);
+// nil if nothing changes.
+func Rearrange(entries []metav1.ManagedFieldsEntry, manager string, pick Pick, m *payload.Manifest, replicas string) ([]metav1.ManagedFieldsEntry, error) {
 	taken, err := takeOver(entries, manager, pick)
 	if err != nil {
 		return nil, err
@@ -40,7 +38,7 @@ func Rearrange(entries []metav1.ManagedFieldsEntry, manager string, pick Pick, m
 	if taken != nil {
 		entries = taken
 	}
-	given, err := Relinquish(entries, manager, m.Object.Object, Relinquished(m))
+	given, err := Relinquish(entries, manager, m.Object.Object, Relinquished(m, replicas))
 	if err != nil || given != nil {
 		return given, err
 	}
@@ -134,7 +132,7 @@ func Relinquish(entries []metav1.ManagedFieldsEntry, manager string, content map
 // Reclaim moves the fields that the manifest no longer leaves to others from
 // InitialManager to the entry of manager. It returns nil if there are none, or
 // if manager has no entry.
-func Reclaim(entries []metav1.ManagedFieldsEntry, manager string, m *payload.Manifest) ([]metav1.ManagedFieldsEntry, error) {
+func Reclaim(entries []metav1.ManagedFieldsEntry, manager string, m *payload.Manifest, replicas string) ([]metav1.ManagedFieldsEntry, error) {
 	ours, initial := -1, -1
 	for i := range entries {
 		switch {
@@ -151,7 +149,7 @@ func Reclaim(entries []metav1.ManagedFieldsEntry, manager string, m *payload.Man
 	if err != nil {
 		return nil, err
 	}
-	stay := below(given, m.Object.Object, Relinquished(m))
+	stay := below(given, m.Object.Object, Relinquished(m, replicas))
 	back := given.Difference(stay)
 	if back.Empty() {
 		return nil, nil

@@ -136,6 +136,7 @@ func (b *objectBuilder) Apply(ctx context.Context, m *payload.Manifest, state pa
 	written := worker.Written{
 		ResourceVersion: change.ResourceVersion,
 		Done:            m.Delete || change.Finished || m.Wait == payload.WaitNone || !live.NeedsBody(m),
+		Deferred:        change.Action == apply.Deferred,
 	}
 	if o := change.Respecified; o != nil {
 		written.Outdated = health.DigestOf(o.Status, o.OtherManagers)

@@ -147,6 +147,8 @@ func summaryOf(what apply.Event) string {
 		return "restored after external changes"
 	case apply.ReasonFieldYielded:
 		return "fields yielded to other managers"
+	case apply.ReasonAdoptedFields:
+		return "adopted with fields of other managers"
 	case apply.ReasonPruned:
 		return "removed from the release and deleted"
 	case apply.ReasonOrphaned:

@@ -48,6 +48,7 @@ func (r *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, err
 		}
 		facts.Yielded = rt.yielded()
+		facts.Lost, facts.LostTotal = rt.lost()
 		blockers, err := rt.checks.blockers(ctx, rt.worker.Accepted())
 		if err != nil {
 			return ctrl.Result{}, err

@@ -185,6 +185,19 @@ func seedOf(obj *v1alpha1.ClusterRelease) uint64 {
 // maxYielded limits the yielded fields in the status.
 const maxYielded = 10
 
+// maxLost limits the named objects that can't be pruned.
+const maxLost = 3
+
+// lost returns the first objects that can't be pruned because their inventory was
+// lost, and the number of all.
+func (rt *runtime) lost() (named []string, total int) {
+	ids := rt.engine.Lost()
+	for _, id := range ids[:min(len(ids), maxLost)] {
+		named = append(named, id.String())
+	}
+	return named, len(ids)
+}
+
 // yielded lists the fields that were yielded to other controllers.
 func (rt *runtime) yielded() []string {
 	var out []string

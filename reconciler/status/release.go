@@ -32,6 +32,7 @@ const (
 	ReasonAccepted      = "PayloadLoaded"
 	ReasonVerified      = "Verified"
 	ReasonYielded       = "FieldYielded"
+	ReasonInventoryLost = "InventoryLost"
 	ReasonDependency    = "DependencyNotReady"
 	ReasonPruning       = "Pruning"
 )
@@ -54,6 +55,10 @@ type ReleaseFacts struct {
 	Insecure []string
 	// Yielded are the fields yielded to other managers, one line each.
 	Yielded []string
+	// Lost are the first objects that can't be pruned because the inventory that
+	// listed them was lost, LostTotal counts all.
+	Lost      []string
+	LostTotal int
 	// Now is the time of the observation.
 	Now time.Time
 }
@@ -101,8 +106,16 @@ func Release(prev v1alpha1.ClusterReleaseStatus, f ReleaseFacts) v1alpha1.Cluste
 		next.Progress = progress(prev.Progress, w)
 		next.History = history(prev.History, w.History, f.Spec.Rollback)
 	}
-	next.Conditions = Fold(prev.Conditions, f.Generation, metav1.NewTime(f.Now), releaseConditions(&next, f))
+	next.Conditions = Fold(prev.Conditions, f.Generation, metav1.NewTime(f.Now), releaseConditions(&next, f), gone(f)...)
 	return next
+}
+
+// gone returns the conditions that exist only while they are true, and aren't.
+func gone(f ReleaseFacts) []string {
+	if f.LostTotal > 0 || f.Worker == nil {
+		return nil
+	}
+	return []string{v1alpha1.ConditionInventoryIncomplete}
 }
 
 // payloadFacts returns nil for a payload without warnings and exclusions.
@@ -221,6 +234,9 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 	out := []Condition{accepted, verified, available, failing, progressing, upgradeable(f), yielded(f), insecure(f.Insecure)}
 	if f.Worker.Pruning != nil {
 		out = append(out, pruned(f.Worker.Pruning))
+	}
+	if f.LostTotal > 0 {
+		out = append(out, inventoryLost(f))
 	}
 	return append(out, summary(next, f, accepted, failing, progressing)...)
 }
@@ -415,6 +431,17 @@ func LeavingText(l worker.Leaving) string {
 		return text + ", blocked by " + sanitize.Clip(strings.Join(l.Finalizers, ", "), maxLine)
 	}
 	return text
+}
+
+// inventoryLost returns InventoryIncomplete.
+func inventoryLost(f ReleaseFacts) Condition {
+	const next = "; delete them by hand when they leave the release"
+	what := fmt.Sprintf("objects that can't be pruned because their inventory was lost: %d: ", f.LostTotal)
+	named := strings.Join(f.Lost, ", ")
+	if f.LostTotal > len(f.Lost) {
+		named += ", …"
+	}
+	return True(v1alpha1.ConditionInventoryIncomplete, ReasonInventoryLost, what+named+next)
 }
 
 // summary returns Ready, Reconciling and Stalled, as kstatus defines them.

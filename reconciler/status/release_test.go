@@ -273,3 +273,27 @@ func TestFailuresReportWhetherTheyAreRetried(t *testing.T) {
 		}
 	}
 }
+
+func TestObjectsOfALostInventoryAreNamedUntilThereAreNone(t *testing.T) {
+	f := ReleaseFacts{
+		Spec: spec("1.1.0", imageA), Worker: complete("1.1.0", imageA), Now: start,
+		Lost: []string{"ConfigMap web/a", "ConfigMap web/b", "ConfigMap web/c"}, LostTotal: 12,
+	}
+	lost := Release(v1alpha1.ClusterReleaseStatus{}, f)
+	c := meta.FindStatusCondition(lost.Conditions, v1alpha1.ConditionInventoryIncomplete)
+	if c == nil || c.Status != "True" || c.Reason != ReasonInventoryLost || len(c.Message) > 200 ||
+		!strings.Contains(c.Message, "12: ConfigMap web/a, ConfigMap web/b, ConfigMap web/c, …; delete them by hand") {
+		t.Errorf("condition %+v", c)
+	}
+	if ready := meta.FindStatusCondition(lost.Conditions, "Ready"); ready.Status != "True" {
+		t.Errorf("Ready is %s: nothing is wrong with the objects", ready.Status)
+	}
+	f.Worker, f.Lost, f.LostTotal = nil, nil, 0 // A new process.
+	if meta.FindStatusCondition(Release(lost, f).Conditions, v1alpha1.ConditionInventoryIncomplete) == nil {
+		t.Error("the condition is gone before the inventory was read")
+	}
+	f.Worker = complete("1.1.0", imageA)
+	if c := meta.FindStatusCondition(Release(lost, f).Conditions, v1alpha1.ConditionInventoryIncomplete); c != nil {
+		t.Errorf("condition %+v, want none", c)
+	}
+}

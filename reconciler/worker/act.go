@@ -236,10 +236,10 @@ func (w *SyncWorker) repair(ctx context.Context, id payload.ObjectID) {
 		w.dispatch(repaired{id: id, obsolete: true})
 		return
 	}
-	_, err = w.config.Builder.Apply(ctx, m, payload.Reconciling)
+	written, err := w.config.Builder.Apply(ctx, m, payload.Reconciling)
 	switch {
 	case err == nil:
-		w.dispatch(repaired{id: id})
+		w.dispatch(repaired{id: id, deferred: written.Deferred})
 	case !errors.Is(err, context.Canceled):
 		w.dispatch(repaired{id: id, err: asUpdateError(id, err)})
 	}

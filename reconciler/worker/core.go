@@ -234,11 +234,13 @@ type (
 	}
 	// drifted is drift of an object.
 	drifted struct{ id payload.ObjectID }
-	// repaired ends a repair; obsolete reports that the object needed none.
+	// repaired ends a repair; obsolete reports that the object needed none, deferred
+	// that the builder delays the next request for it.
 	repaired struct {
 		id       payload.ObjectID
 		err      *UpdateError
 		obsolete bool
+		deferred bool
 	}
 	// retryNow retries what waits for its next attempt.
 	retryNow struct{}
@@ -457,9 +459,7 @@ func (c *core) wakeAt(now time.Time) time.Time {
 		earlier(c.nextSync)
 	}
 	if !c.paused {
-		for _, d := range c.repairs.list {
-			earlier(d.notBefore)
-		}
+		c.repairs.wakes(now, earlier)
 	}
 	if c.prunes() {
 		earlier(c.prune.at)

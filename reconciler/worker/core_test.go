@@ -93,7 +93,7 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 	case "drifted":
 		return drifted{object(d.CmdArgs[0].Key)}
 	case "repaired":
-		e := repaired{id: object(d.CmdArgs[0].Key), obsolete: d.HasArg("obsolete")}
+		e := repaired{id: object(d.CmdArgs[0].Key), obsolete: d.HasArg("obsolete"), deferred: d.HasArg("deferred")}
 		if reason := arg(d, "error"); reason != "" {
 			e.err = &UpdateError{Code: reason, Effect: EffectFail, Object: e.id, Message: "apply failed", Retry: true}
 		}

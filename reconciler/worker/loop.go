@@ -235,7 +235,7 @@ func (w *SyncWorker) notifyEnded(e event, before syncAttempt) {
 			ended(e.manifest, e.err)
 		}
 	case repaired:
-		if w.core.accepted != nil {
+		if w.core.accepted != nil && !e.deferred {
 			ended(w.core.accepted.manifest(e.id), e.err)
 		}
 	case syncEnded:

@@ -68,8 +68,8 @@ func (m *machine) perform(a action) {
 			m.t.Fatalf("an invalid repair of %s: running %v, paused %v", id, m.repairs[id], m.core.paused)
 		}
 		m.repairs[id] = true
-		if len(m.repairs) > maxRepairs {
-			m.t.Fatalf("%d concurrent repairs", len(m.repairs))
+		if load := m.core.repairs.load(m.now); load.slots > maxRepairs || load.all > maxRunning || load.retries > maxRetrying {
+			m.t.Fatalf("concurrent repairs: %+v", load)
 		}
 	case wake:
 		if !a.at.IsZero() && !a.at.After(m.now) {
@@ -94,6 +94,13 @@ func (m *machine) check() {
 	for _, h := range s.History {
 		if h.Ended.IsZero() {
 			open++
+		}
+	}
+	if load := m.core.repairs.load(m.now); load.admits(false) && !m.core.paused && m.core.beganAny {
+		for _, d := range m.core.repairs.list {
+			if d.waits(m.now) && d.failures == 0 {
+				m.t.Fatalf("the first repair of %s waits beside %+v", d.id, load)
+			}
 		}
 	}
 	if open > 1 {
@@ -200,7 +207,9 @@ func (m *machine) finishRepair(t *rapid.T, id payload.ObjectID) {
 	}
 	delete(m.repairs, id)
 	e := repaired{id: id, obsolete: rapid.IntRange(0, 5).Draw(t, "obsolete") == 0}
-	if rapid.Bool().Draw(t, "rejected") {
+	if !e.obsolete && rapid.IntRange(0, 5).Draw(t, "deferred") == 0 {
+		e.deferred = true
+	} else if rapid.Bool().Draw(t, "rejected") {
 		e.err = &UpdateError{Code: "Forbidden", Effect: EffectFail, Object: id, Retry: true}
 	}
 	m.do(e)

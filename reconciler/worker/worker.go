@@ -149,6 +149,9 @@ type Written struct {
 	Outdated string
 	// Done reports that there is nothing to await.
 	Done bool
+	// Deferred reports that nothing was sent, because the object had too many recent
+	// requests. The builder reports drift once the next one may be sent.
+	Deferred bool
 }
 
 // StatusReporter receives each change of the status. Report must not block and

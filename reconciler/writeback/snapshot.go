@@ -177,7 +177,7 @@ func unhealthy(object string, conditions []metav1.Condition) []Condition {
 			v1alpha1.ConditionPruneComplete:
 			bad = c.Status == metav1.ConditionFalse
 		case v1alpha1.ConditionFailing, v1alpha1.ConditionStalled, v1alpha1.ConditionHalted, v1alpha1.ConditionPaused,
-			v1alpha1.ConditionFieldYielded, v1alpha1.ConditionInsecure, v1alpha1.ConditionInvalid:
+			v1alpha1.ConditionFieldYielded, v1alpha1.ConditionInventoryIncomplete, v1alpha1.ConditionInsecure, v1alpha1.ConditionInvalid:
 			bad = c.Status == metav1.ConditionTrue
 		}
 		if bad {
