@@ -169,7 +169,7 @@ func (r *Controller) deleted(ctx context.Context, name string) (ctrl.Result, err
 // that the status shows. After a restart the status is kept until it has.
 func keepStatus(obj *v1alpha1.ClusterRelease, w *worker.SyncWorkerStatus, f *status.ReleaseFacts) bool {
 	ready := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionReady)
-	return w.Actual.Version == "" && w.Load.Failure == nil && f.Held.Reason == "" && f.Waiting == "" &&
+	return w.Actual.Version == "" && w.Load.Failure == nil && w.Restore.Failure == nil && f.Held.Reason == "" && f.Waiting == "" &&
 		obj.Status.Accepted != nil && ready != nil && ready.ObservedGeneration == obj.Generation
 }
 

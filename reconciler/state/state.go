@@ -116,6 +116,8 @@ type Accepted struct {
 	payload.Identity
 	// Revision of the source at which Path is read.
 	Revision string `json:"revision,omitempty"`
+	// Signatures are digests of signature material to fetch first.
+	Signatures []string `json:"signatures,omitempty"`
 	// State is the sync worker's until the release is complete, then "". A
 	// rollback to a completed release from one that was only started is
 	// incomplete too.

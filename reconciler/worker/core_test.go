@@ -70,11 +70,11 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 	case "update":
 		return s.updateEvent(d)
 	case "step":
-		return loadStepped{s.core.load.number, Step(d.CmdArgs[0].Key)}
+		return loadStepped{s.running().number, Step(d.CmdArgs[0].Key)}
 	case "loaded":
 		return s.loadedEvent(t, d)
 	case "stale-loaded":
-		return loaded{number: s.core.load.number - 1, err: errors.New("stale")}
+		return loaded{number: s.running().number - 1, err: errors.New("stale")}
 	case "started":
 		return syncStepped{s.core.sync.number, StepApplyManifests}
 	case "health":
@@ -114,6 +114,14 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 	}
 }
 
+// running returns the load that runs, that of the desired release if none does.
+func (s *script) running() *loading {
+	if s.core.restoration.phase == loadRunning {
+		return &s.core.restoration
+	}
+	return &s.core.load
+}
+
 func (s *script) updateEvent(d *datadriven.TestData) event {
 	e := updated{generation: s.core.generation + 1, desired: desired(d.CmdArgs[0].Key), overrides: s.core.overrides, state: payload.Updating}
 	if state, ok := payload.ParseState(arg(d, "state")); ok {
@@ -131,7 +139,7 @@ func (s *script) updateEvent(d *datadriven.TestData) event {
 
 func (s *script) loadedEvent(t *testing.T, d *datadriven.TestData) event {
 	t.Helper()
-	e := loaded{number: s.core.load.number}
+	e := loaded{number: s.running().number}
 	if reason := arg(d, "error"); reason != "" {
 		e.err = &UpdateError{Code: reason, Message: "cause " + reason, Retry: !d.HasArg("permanent")}
 		return e
@@ -144,7 +152,7 @@ func (s *script) loadedEvent(t *testing.T, d *datadriven.TestData) event {
 	if name := arg(d, "warning"); name != "" {
 		e.violations = append(e.violations, precondition.Violation{Name: name, Reason: name, Message: "check failed"})
 	}
-	target := s.core.load.target
+	target := s.running().target
 	e.info = PayloadInfo{Payload: testPayload(t, target.Version, strings.Fields(d.Input)...), Verified: true}
 	return e
 }
@@ -312,6 +320,13 @@ func (s *script) renderStatus(out *strings.Builder) {
 		fmt.Fprintf(out, "  rejected: %s (%s) attempt=%d retry=%v", f, f.Code, st.Load.Attempt, f.Retry)
 		if !st.Load.RetryAt.IsZero() {
 			fmt.Fprintf(out, " at %s", s.clock(st.Load.RetryAt))
+		}
+		fmt.Fprintln(out)
+	}
+	if f := st.Restore.Failure; f != nil {
+		fmt.Fprintf(out, "  not restored: %s: %s (%s) attempt=%d retry=%v", st.Restore.Desired.Version, f, f.Code, st.Restore.Attempt, f.Retry)
+		if !st.Restore.RetryAt.IsZero() {
+			fmt.Fprintf(out, " at %s", s.clock(st.Restore.RetryAt))
 		}
 		fmt.Fprintln(out)
 	}

@@ -296,6 +296,10 @@ type SyncWorkerStatus struct {
 	// Desired is the desired release, Load its progress until it is accepted.
 	Desired Desired
 	Load    LoadStatus
+	// Restore is the progress of loading the accepted release of an earlier process,
+	// zero once any release is accepted. If that release is the desired one, it is
+	// Load.
+	Restore LoadStatus
 	// Actual is the accepted release: verified, loaded, being applied.
 	Actual Release
 	// Applied is the last complete release.
@@ -328,6 +332,7 @@ func (s SyncWorkerStatus) DeepCopy() *SyncWorkerStatus {
 	s.Blocking = slices.Clone(s.Blocking)
 	s.History = slices.Clone(s.History)
 	s.Load.Violations = slices.Clone(s.Load.Violations)
+	s.Restore.Violations = slices.Clone(s.Restore.Violations)
 	s.Waits = maps.Clone(s.Waits)
 	return &s
 }
