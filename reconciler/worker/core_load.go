@@ -102,7 +102,7 @@ func (c *core) loaded(e loaded, now time.Time) []action {
 		return nil
 	}
 	l.violations = e.violations
-	l.verified, l.evidence = e.info.Verified, e.info.Evidence
+	l.verified, l.evidence = e.info.verified, e.info.evidence
 	failure := loadFailure(e)
 	if failure == nil {
 		return c.accept(l, e, now)
@@ -160,7 +160,7 @@ func (c *core) accept(l *loading, e loaded, now time.Time) []action {
 	before := c.accepted
 	release := Release{
 		Desired: l.target, Product: p.Product, VersionHash: p.VersionHash,
-		Verified: e.info.Verified, Evidence: e.info.Evidence,
+		Verified: e.info.verified, Evidence: e.info.evidence,
 		Checked: l.checked, AcceptedRisks: risks(e.violations), Warnings: warnings(e.violations),
 	}
 	if before != nil && before.sameContent(release) {

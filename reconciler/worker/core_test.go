@@ -153,7 +153,7 @@ func (s *script) loadedEvent(t *testing.T, d *datadriven.TestData) event {
 		e.violations = append(e.violations, precondition.Violation{Name: name, Reason: name, Message: "check failed"})
 	}
 	target := s.running().target
-	e.info = PayloadInfo{Payload: testPayload(t, target.Version, strings.Fields(d.Input)...), Verified: true}
+	e.info = PayloadInfo{Payload: testPayload(t, target.Version, strings.Fields(d.Input)...), verified: true}
 	return e
 }
 
@@ -361,9 +361,9 @@ func (s *script) renderStatus(out *strings.Builder) {
 func TestARejectedReleaseReportsItsSigners(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	c, _ := next(core{interval: time.Minute}, updated{generation: 1, desired: desired("1.0.0"), state: payload.Updating}, now)
-	info := PayloadInfo{Payload: testPayload(t, "1.0.0", "a"), Verified: true, Evidence: []string{"ci"}}
+	info := PayloadInfo{Payload: testPayload(t, "1.0.0", "a"), verified: true, evidence: []string{"ci"}}
 	c, _ = next(c, loaded{number: c.load.number, info: info, violations: []precondition.Violation{{Name: "GiantHop", Reason: "GiantHop", Blocking: true}}}, now)
-	if s := c.status(); s.Load.Failure == nil || !s.Load.Verified || !slices.Equal(s.Load.Evidence, info.Evidence) {
+	if s := c.status(); s.Load.Failure == nil || !s.Load.Verified || !slices.Equal(s.Load.Evidence, info.Evidence()) {
 		t.Errorf("load: %+v", s.Load)
 	}
 }
@@ -371,7 +371,7 @@ func TestARejectedReleaseReportsItsSigners(t *testing.T) {
 func TestBlockingObjectsReportWhetherTheyAreRetriable(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	c, _ := next(core{interval: time.Minute}, updated{generation: 1, desired: desired("1.0.0"), state: payload.Updating}, now)
-	c, _ = next(c, loaded{number: c.load.number, info: PayloadInfo{Payload: testPayload(t, "1.0.0", "a", "b", "c"), Verified: true}}, now)
+	c, _ = next(c, loaded{number: c.load.number, info: PayloadInfo{Payload: testPayload(t, "1.0.0", "a", "b", "c"), verified: true}}, now)
 	c, _ = next(c, syncStepped{c.sync.number, StepApplyManifests}, now)
 	for name, retry := range map[string]bool{"a": true, "b": false} {
 		err := &UpdateError{Code: "Rejected", Effect: EffectFail, Object: object(name), Retry: retry}

@@ -81,7 +81,7 @@ var imports = map[string][]string{
 	"reconciler/rollout":          {"config/backoff", "config/sanitize", "config/v1alpha1", "nodeos", "reconciler/ledger"},
 	"reconciler/rollout/executor": {"config/sanitize", "config/v1alpha1", "nodeos", "nodeos/fleet", "reconciler/drain", "reconciler/gate", "reconciler/ledger", "reconciler/rollout"},
 	"reconciler/status":           {"payload", "config/version", "config/sanitize", "config/v1alpha1", "reconciler/rollout", "reconciler/worker"},
-	"reconciler/worker":           {"config/version", "config/sanitize", "config/v1alpha1", "payload", "payload/precondition", "payload/taskgraph"},
+	"reconciler/worker":           {"config/version", "config/sanitize", "config/v1alpha1", "payload", "payload/precondition", "payload/taskgraph", "payload/verify"},
 	"reconciler/writeback":        {"config/sanitize", "config/v1alpha1", "reconciler/status", "sources"},
 	// Controllers share reconciler/control and never import one another.
 	"reconciler/control": {"config/sanitize", "config/v1alpha1", "payload/verify", "reconciler/state", "reconciler/status"},
