@@ -34,6 +34,7 @@ const (
 	ReasonVerified      = "Verified"
 	ReasonYielded       = "FieldYielded"
 	ReasonDependency    = "DependencyNotReady"
+	ReasonInvalidSpec   = "InvalidSpec"
 )
 
 // ReleaseFacts is the input of Release.
@@ -46,6 +47,9 @@ type ReleaseFacts struct {
 	// Held is why the release isn't reconciled: a pause, or a spec that differs
 	// from the declared one. Zero if it is reconciled.
 	Held HeldBy
+	// Invalid is why the spec is invalid, "" for a valid one. Only the accepted release
+	// is reconciled then.
+	Invalid string
 	// Waiting is the message on an incomplete dependency, "" for none.
 	Waiting string
 	// Objections are objects that block an upgrade, besides overrides.
@@ -224,7 +228,7 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 	accepted, verified := acceptance(next, f)
 	failing := failure(f.Worker)
 	progressing := progressing(next, f, accepted)
-	out := []Condition{accepted, verified, availability(next), failing, insecure(f.Insecure)}
+	out := []Condition{accepted, verified, availability(next), failing, invalid(f), insecure(f.Insecure)}
 	if !unloaded(f.Worker) || meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionProgressing) == nil {
 		// Until the accepted release is loaded again, nothing new is known of these.
 		out = append(out, progressing, upgradeable(f), yielded(f))
@@ -250,6 +254,9 @@ func previous(conditions []metav1.Condition, name string, generation int64) (Con
 // acceptance returns ReleaseAccepted and ReleaseVerified for the desired release.
 func acceptance(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) (accepted, verified Condition) {
 	w := f.Worker
+	if c := invalid(f); c.Status == metav1.ConditionTrue && !w.Actual.Identity.Equal(payload.IdentityOf(f.Spec.Desired)) {
+		return False(v1alpha1.ConditionReleaseAccepted, c.Reason, c.Message), Unknown(v1alpha1.ConditionReleaseVerified, c.Reason, c.Message)
+	}
 	if notRestored(f) {
 		// The registry or the source is away: the verdict stays.
 		var okAccepted, okVerified bool
@@ -315,6 +322,19 @@ func rejectedVerified(accepted Condition, load worker.LoadStatus, version string
 		return True(v1alpha1.ConditionReleaseVerified, ReasonVerified, "signed by "+strings.Join(load.Evidence, ", "))
 	}
 	return Unknown(v1alpha1.ConditionReleaseVerified, ReasonPending, loading(version))
+}
+
+// invalid returns Invalid: whether the spec prevents actions on it.
+func invalid(f ReleaseFacts) Condition {
+	const fix = "; correct it in Git"
+	message := f.Invalid
+	if l := f.Worker.Load; message == "" && l.Failure != nil && l.Failure.Reason() == ReasonInvalidSpec && l.Desired.Identity.Equal(payload.IdentityOf(f.Spec.Desired)) {
+		message = l.Failure.Error()
+	}
+	if message == "" {
+		return False(v1alpha1.ConditionInvalid, ReasonAsExpected, "the spec is valid")
+	}
+	return True(v1alpha1.ConditionInvalid, ReasonInvalidSpec, sanitize.Clip(oneLine(message), maxMessage-len(fix))+fix)
 }
 
 // withRetry returns the message of an error and whether it is retried;
@@ -454,6 +474,9 @@ func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, fail
 	switch {
 	case f.Held.Reason != "":
 		return held(f.Held, f.Held.Message)
+	case f.Invalid != "":
+		reason, message = ReasonInvalidSpec, fmt.Sprintf("spec invalid; %s: %s", running, invalid(f).Message)
+		reconciling, stalled = false, true
 	case notRestored(f):
 		reason, message = failing.Reason, failing.Message
 	case accepted.Status == metav1.ConditionFalse:
