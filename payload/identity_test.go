@@ -21,7 +21,8 @@ func TestEveryAPITypeNamesTheSameRelease(t *testing.T) {
 		}
 	}
 	for _, other := range []Identity{
-		{Version: "1.0.1", Image: want.Image, Path: want.Path}, {Version: want.Version, Image: "r@sha256:bb", Path: want.Path},
+		{Version: "1.0.1", Image: want.Image, Path: want.Path},
+		{Version: want.Version, Image: "r@sha256:bb", Path: want.Path},
 		{Version: want.Version, Image: want.Image, Path: "releases/other"},
 	} {
 		if want.Equal(other) {

@@ -45,8 +45,7 @@ func TestACopyOfAStatusSharesNoMutableData(t *testing.T) {
 
 // fill sets each list of strings below v.
 func fill(v reflect.Value) {
-	for i := range v.NumField() {
-		f := v.Field(i)
+	for _, f := range v.Fields() {
 		switch {
 		case !f.CanSet():
 		case f.Kind() == reflect.Struct && f.Type() != reflect.TypeFor[time.Time]():
@@ -59,19 +58,18 @@ func fill(v reflect.Value) {
 
 // compare collects the slices and maps that a and b share.
 func compare(at string, a, b reflect.Value, shared *[]string) {
-	switch a.Kind() {
-	case reflect.Struct:
-		if a.Type() == reflect.TypeFor[time.Time]() {
-			return
-		}
+	kind := a.Kind()
+	switch {
+	case a.Type() == reflect.TypeFor[time.Time]():
+	case kind == reflect.Struct:
 		for i := range a.NumField() {
 			compare(at+"."+a.Type().Field(i).Name, a.Field(i), b.Field(i), shared)
 		}
-	case reflect.Slice, reflect.Map:
+	case kind == reflect.Slice, kind == reflect.Map:
 		if a.Len() > 0 && a.Pointer() == b.Pointer() {
 			*shared = append(*shared, at)
 		}
-		if a.Kind() == reflect.Slice {
+		if kind == reflect.Slice {
 			for i := range a.Len() {
 				compare(at+"[]", a.Index(i), b.Index(i), shared)
 			}

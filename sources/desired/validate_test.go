@@ -29,7 +29,7 @@ func TestASpecInTheClusterIsValidatedAsADocumentIs(t *testing.T) {
 		"": func(*v1alpha1.ClusterReleaseSpec) {},
 		"spec.desired: Invalid value: exactly one of image and path must be set": func(s *v1alpha1.ClusterReleaseSpec) { s.Desired.Path = "releases/1.0.0" },
 		"interval must be between 10s and 24h":                                   func(s *v1alpha1.ClusterReleaseSpec) { s.Interval.Duration = time.Second },
-		"spec.desired.image": func(s *v1alpha1.ClusterReleaseSpec) { s.Desired.Image = "r.example.com/platform:latest" },
+		"spec.desired.image":                                                     func(s *v1alpha1.ClusterReleaseSpec) { s.Desired.Image = "r.example.com/platform:latest" },
 	} {
 		s := valid()
 		change(&s)
