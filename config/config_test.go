@@ -198,10 +198,13 @@ func TestAdmission(t *testing.T) {
 
 	requireAdmitted(t, "the reconciler declares an object from Git", create(t, reconciler, releases, release("declared", "fleet")))
 	requireAdmitted(t, "a user creates an object by hand", create(t, user, releases, release("by-hand", "")))
-	state := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "lockstep-ledger", "namespace": namespace},
-	}}
-	requireAdmitted(t, "the reconciler creates the ledger", create(t, reconciler, configMaps, state))
+	states := []string{"lockstep-ledger", "lockstep-state", "lockstep-state-source-fleet", "lockstep-state-release-platform"}
+	for _, name := range states {
+		state := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": namespace},
+		}}
+		requireAdmitted(t, "the reconciler creates "+name, create(t, reconciler, configMaps, state))
+	}
 	policy := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "lockstep.dev/v1alpha1", "kind": v1alpha1.KindTrustPolicy,
 		"metadata": map[string]any{"name": "root", "namespace": namespace}, "spec": map[string]any{"envelope": "{}"},
@@ -219,8 +222,10 @@ func TestAdmission(t *testing.T) {
 		patch(t, user, releases, "declared", `{"metadata":{"annotations":{"lockstep.dev/source":null}}}`), "only the reconciler sets it")
 	requireForbidden(t, "a user forges the source annotation", create(t, user, releases, release("forged", "fleet")), "only the reconciler sets it")
 	requireForbidden(t, "a user writes status", patch(t, user, releases, "by-hand", status, "status"), "only the reconciler writes status")
-	requireForbidden(t, "a user writes the ledger", patch(t, user, configMaps, "lockstep-ledger", `{"data":{"x":"y"}}`), "the reconciler's state")
-	requireForbidden(t, "a user deletes the ledger", remove(t, user, configMaps, "lockstep-ledger"), "the reconciler's state")
+	for _, name := range states {
+		requireForbidden(t, "a user writes "+name, patch(t, user, configMaps, name, `{"data":{"x":"y"}}`), "the reconciler's state")
+		requireForbidden(t, "a user deletes "+name, remove(t, user, configMaps, name), "the reconciler's state")
+	}
 	requireForbidden(t, "a user deletes the trust policy", remove(t, user, policies, "root"), "does not revoke trust")
 
 	requireAdmitted(t, "a user confirms the deletion", patch(t, user, policies, "root", `{"metadata":{"annotations":{"lockstep.dev/prune":"enabled"}}}`))

@@ -14,6 +14,18 @@ type Identity struct {
 	Path  string `json:"path,omitempty"`
 }
 
+// Named is an API type that names a release.
+type Named interface {
+	// ReleaseName returns the fields of an Identity.
+	ReleaseName() (version, image, path string)
+}
+
+// IdentityOf returns the release that n names.
+func IdentityOf(n Named) Identity {
+	version, image, path := n.ReleaseName()
+	return Identity{Version: version, Image: image, Path: path}
+}
+
 // Equal reports whether both name the same release. The revision of a Path isn't
 // part of it: what is declared at a path changes with its version.
 func (i Identity) Equal(other Identity) bool { return i == other }

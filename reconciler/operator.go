@@ -29,6 +29,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload/image"
@@ -62,6 +63,9 @@ type Options struct {
 	TrustRootDigest trust.Digest
 	// RegistriesFile configures access to registries; "" for the defaults.
 	RegistriesFile string
+	// Outbound has the proxy and the certificate authorities for Git servers and
+	// registries.
+	Outbound outbound.Settings
 	// AllowLoopbackRegistries and AllowInsecureSources are insecure options, shown
 	// as condition Insecure.
 	AllowLoopbackRegistries bool
@@ -236,7 +240,7 @@ func (o *Operator) assemble() error {
 		return err
 	}
 	o.sources, err = source.New(source.Config{
-		Base: o.base, StateDir: o.opts.StateDir, AllowInsecure: o.opts.AllowInsecureSources, InsecureOptions: insecure,
+		Base: o.base, StateDir: o.opts.StateDir, Outbound: o.opts.Outbound, AllowInsecure: o.opts.AllowInsecureSources, InsecureOptions: insecure,
 		RootDigest: o.opts.TrustRootDigest, Secrets: o.kube.CoreV1().Secrets(v1alpha1.Namespace), Releases: toReleases, Pools: toPools,
 	})
 	if err != nil {
@@ -320,6 +324,6 @@ func newRegistry(opts Options) (*registry.Client, error) {
 		}
 	}
 	return registry.New(cfg, registry.Options{
-		AllowLoopback: opts.AllowLoopbackRegistries, Now: opts.Now, UserAgent: "lockstep-reconciler/" + opts.Version,
+		AllowLoopback: opts.AllowLoopbackRegistries, Outbound: opts.Outbound, Now: opts.Now, UserAgent: "lockstep-reconciler/" + opts.Version,
 	})
 }

@@ -80,7 +80,7 @@ func (b *statusBranches) Open(source *v1alpha1.GitSource, url, last string) (wri
 	}
 	cfg := git.PublisherConfig{
 		URL: url, Cluster: source.Spec.Cluster, Last: last, Timeout: source.Spec.Timeout.Duration,
-		AllowInsecure: b.opts.AllowInsecureSources, Now: b.opts.Now,
+		AllowInsecure: b.opts.AllowInsecureSources, Now: b.opts.Now, Outbound: b.opts.Outbound,
 	}
 	spec := source.Spec.WriteBack
 	if ref := spec.SecretRef; ref != nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/nodeos/agent"
 	"github.com/lockstep-dev/lockstep/nodeos/mtls"
@@ -36,6 +37,7 @@ type agentConfig struct {
 	trustPolicy     string
 	trustDigest     trust.Digest
 	registries      string
+	outbound        outbound.Options
 	restartInterval time.Duration
 	logLevel        string
 	sim             simConfig
@@ -92,6 +94,7 @@ func parse(args []string, stderr io.Writer) (agentConfig, error) {
 	set.BoolVar(&c.sim.supervise, "supervise", false, "run as the simulated machine's firmware: boot it and supervise its agent process")
 	set.StringVar(&c.sim.image, "sim-image", "", "file with the OS of a new simulated machine")
 	set.StringVar(&c.sim.imageRef, "sim-image-ref", "", "repository@sha256:… of that OS (default: the digest of the file)")
+	c.outbound.AddFlags(set)
 	set.BoolVar(&c.insecure.plainHTTP, "allow-plain-http", false, "insecure: use HTTP for hosts with plainHTTP in the registries file")
 	set.BoolVar(&c.insecure.loopback, "allow-loopback-registries", false, "insecure: use registries on loopback addresses without TLS")
 	if err := set.Parse(args); err != nil {

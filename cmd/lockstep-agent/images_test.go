@@ -5,6 +5,7 @@ package main
 
 import (
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,11 +14,34 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-dev/lockstep/config/outbound/outboundtest"
+	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/nodeos"
 	"github.com/lockstep-dev/lockstep/nodeos/agent"
 	"github.com/lockstep-dev/lockstep/nodeos/host/sim"
 	"github.com/lockstep-dev/lockstep/nodeos/tasks"
 )
+
+func TestImagesAreReadThroughTheProxyOfTheAgent(t *testing.T) {
+	t.Setenv("NO_PROXY", "")
+	address, caFile := outboundtest.NewServer(t, http.NotFoundHandler())
+	proxy := outboundtest.NewProxy(t, address)
+	cfg, err := parse([]string{
+		"-sim-dir", t.TempDir(), "-state-dir", t.TempDir(), "-cluster-uid", "cluster", "-proxy", proxy.URL, "-ca-file", caFile,
+	}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, client, err := newImages(cfg, machineConfig{log: zap.NewNop(), now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	_, err = client.Manifest(t.Context(), outboundtest.Host+"/os", trust.Digest("sha256:"+strings.Repeat("a", 64)))
+	if err == nil || !strings.Contains(err.Error(), "404 Not Found") || len(proxy.Seen()) == 0 {
+		t.Errorf("the proxy saw %v: %v", proxy.Seen(), err)
+	}
+}
 
 // source returns the agent's image source for the trust document of the env.
 func source(t *testing.T, b *env) (*signedImages, string) {

@@ -127,7 +127,12 @@ func newImages(cfg agentConfig, n machineConfig) (*signedImages, *registry.Clien
 	if err != nil {
 		return nil, nil, err
 	}
+	via, err := cfg.outbound.Load()
+	if err != nil {
+		return nil, nil, err
+	}
 	client, err := registry.New(known, registry.Options{
+		Outbound:      via,
 		AllowLoopback: cfg.insecure.loopback, AllowPlainHTTP: cfg.insecure.plainHTTP, Now: n.now, UserAgent: "lockstep-agent/" + version,
 	})
 	if err != nil {

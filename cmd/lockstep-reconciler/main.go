@@ -26,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/reconciler"
 )
@@ -49,6 +50,7 @@ type flags struct {
 	logFormat  string
 	logLevel   string
 	rootDigest string
+	outbound   outbound.Options
 	options    reconciler.Options
 }
 
@@ -96,6 +98,7 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	fs.StringVar(&f.rootDigest, "trust-root-digest", "", "digest of the first trust policy, sha256:<hex>; pinned at installation")
 	fs.StringVar(&o.StateDir, "state-dir", "/var/lib/lockstep", "directory for caches of Git and registry content; may be deleted at any time")
 	fs.StringVar(&o.RegistriesFile, "registries", "", "file with mirrors, CAs and credentials of registries")
+	f.outbound.AddFlags(fs)
 	fs.BoolVar(&o.AllowLoopbackRegistries, "allow-loopback-registries", false, "insecure: use registries on loopback addresses without TLS")
 	fs.BoolVar(&o.AllowInsecureSources, "allow-insecure-sources", false, "insecure: use Git sources over http and file")
 	fs.StringVar(&o.AgentPKIDir, "pki-dir", "", "directory with ca.crt, tls.crt and tls.key for connecting to agents (lockstep pki issue caller); without it hosts aren't managed")
@@ -110,6 +113,10 @@ func parse(args []string, stderr io.Writer) (flags, error) {
 	}
 	if fs.NArg() > 0 {
 		return f, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	var err error
+	if o.Outbound, err = f.outbound.Load(); err != nil {
+		return f, err
 	}
 	dir, err := filepath.Abs(o.StateDir)
 	if err != nil {

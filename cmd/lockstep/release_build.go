@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/build"
@@ -30,11 +31,13 @@ const pathPrefix = "path:"
 // registryFlags configure access to registries.
 type registryFlags struct {
 	file      string
+	outbound  outbound.Options
 	plainHTTP bool
 }
 
 func (f *registryFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.file, "registries", os.Getenv("LOCKSTEP_REGISTRIES"), "file with mirrors, CAs and credentials of registries")
+	f.outbound.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&f.plainHTTP, "allow-plain-http", false, "insecure: use HTTP for hosts with plainHTTP in the registries file")
 }
 
@@ -45,8 +48,12 @@ func (f *registryFlags) client() (*registry.Client, error) {
 	if err != nil {
 		return nil, invalid(err)
 	}
+	via, err := f.outbound.Load()
+	if err != nil {
+		return nil, invalid(err)
+	}
 	return registry.New(cfg, registry.Options{
-		AllowLoopback: true, AllowLayouts: true, AllowPlainHTTP: f.plainHTTP, Now: time.Now, UserAgent: "lockstep/" + version,
+		Outbound: via, AllowLoopback: true, AllowLayouts: true, AllowPlainHTTP: f.plainHTTP, Now: time.Now, UserAgent: "lockstep/" + version,
 	})
 }
 

@@ -10,15 +10,14 @@ import (
 // Condition types of a ClusterRelease besides the common ones; the first six
 // are those of OpenShift's ClusterVersion.
 const (
-	ConditionAvailable        = "Available"
-	ConditionProgressing      = "Progressing"
-	ConditionFailing          = "Failing"
-	ConditionReleaseAccepted  = "ReleaseAccepted"
-	ConditionUpgradeable      = "Upgradeable"
-	ConditionRetrievedUpdates = "RetrievedUpdates"
-	ConditionInvalid          = "Invalid"
-	ConditionReleaseVerified  = "ReleaseVerified"
-	ConditionFieldYielded     = "FieldYielded"
+	ConditionAvailable       = "Available"
+	ConditionProgressing     = "Progressing"
+	ConditionFailing         = "Failing"
+	ConditionReleaseAccepted = "ReleaseAccepted"
+	ConditionUpgradeable     = "Upgradeable"
+	ConditionInvalid         = "Invalid"
+	ConditionReleaseVerified = "ReleaseVerified"
+	ConditionFieldYielded    = "FieldYielded"
 	// ConditionPruneComplete is False while objects of earlier releases are still
 	// being deleted, which doesn't delay the release.
 	ConditionPruneComplete = "PruneComplete"
@@ -188,6 +187,11 @@ type DesiredRelease struct {
 	// +listType=set
 	// +optional
 	Signatures []string `json:"signatures,omitempty"`
+}
+
+// ReleaseName returns what identifies the release.
+func (d DesiredRelease) ReleaseName() (version, image, path string) {
+	return d.Version, d.Image, d.Path
 }
 
 // Rollback permits one rollback.
@@ -396,6 +400,9 @@ type ReleaseRef struct {
 	Evidence []string `json:"evidence,omitempty"`
 }
 
+// ReleaseName returns what identifies the release.
+func (r ReleaseRef) ReleaseName() (version, image, path string) { return r.Version, r.Image, r.Path }
+
 // ReleaseProgress reports the progress of the sync worker.
 type ReleaseProgress struct {
 	// State of the sync worker: Initial, Updating, Reconciling or Error.
@@ -507,6 +514,11 @@ type ReleaseHistory struct {
 	// CompletionTime is when the release was complete, or when the next release
 	// replaced a partial one. Absent while it is applied.
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
+}
+
+// ReleaseName returns what identifies the release.
+func (h ReleaseHistory) ReleaseName() (version, image, path string) {
+	return h.Version, h.Image, h.Path
 }
 
 // ClusterReleaseList is a list of ClusterRelease.

@@ -26,6 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/lockstep-dev/lockstep/config/files"
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
@@ -43,6 +44,9 @@ type Options struct {
 	AllowPlainHTTP bool
 	// AllowLayouts allows references to OCI layouts on disk: "oci:DIR".
 	AllowLayouts bool
+	// Outbound has the proxy, and the certificate authorities of hosts without ca in
+	// the registries file.
+	Outbound outbound.Settings
 	// Now is the clock for connection deadlines.
 	Now func() time.Time
 	// UserAgent is the user agent of requests; the default is lockstep.
@@ -76,8 +80,10 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, g := range c.guards {
-		if t, ok := g.inner.(*http.Transport); ok {
-			t.CloseIdleConnections()
+		for _, inner := range []http.RoundTripper{g.direct, g.proxied} {
+			if t, ok := inner.(*http.Transport); ok {
+				t.CloseIdleConnections()
+			}
 		}
 	}
 	clear(c.sessions)

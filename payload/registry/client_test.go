@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/lockstep-dev/lockstep/config/files"
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/trust"
 )
 
@@ -172,7 +173,7 @@ func TestT8PlainHTTPIsLimitedToMarkedHosts(t *testing.T) {
 		"a name like loopback": {client(t, Config{}, Options{AllowLoopback: true}), "http://localhost.evil.example.com/v2/", false},
 	} {
 		inner := &roundTripper{}
-		g := &guard{inner: inner, host: "plain.example.com", allowsPlainHTTP: tc.client.allowsPlainHTTP}
+		g := &guard{direct: inner, proxyFor: outbound.Settings{}.ProxyFor, host: "plain.example.com", allowsPlainHTTP: tc.client.allowsPlainHTTP}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, tc.url, nil)
 		if err != nil {
 			t.Fatal(err)

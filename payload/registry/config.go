@@ -44,7 +44,7 @@ type Host struct {
 	// verified for the original reference.
 	Mirrors []string `yaml:"mirrors,omitempty"`
 	// CA is a file with PEM certificates. If set, only these are trusted for the
-	// host.
+	// host, and neither those of the system nor of --ca-file.
 	CA string `yaml:"ca,omitempty"`
 	// Credentials are read from files at each use, so that they can be rotated.
 	Credentials Credentials `yaml:"credentials,omitempty"`

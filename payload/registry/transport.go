@@ -6,6 +6,7 @@ package registry
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -62,7 +63,11 @@ func (o Options) checkAddress(address string) error {
 // guard is the innermost transport of a registry host. It rejects HTTP unless that
 // is allowed, and credentials for other hosts.
 type guard struct {
-	inner           http.RoundTripper
+	// direct and proxied are the transports of requests without and with a proxy.
+	direct, proxied http.RoundTripper
+	proxyFor        func(*url.URL) (*url.URL, error)
+	// checkHost rejects forbidden addresses in URLs of proxied requests.
+	checkHost       func(host string) error
 	host            string
 	authHosts       []string
 	allowsPlainHTTP func(host string) bool
@@ -78,7 +83,26 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !own && secret {
 		return nil, fmt.Errorf("registry %s requests its credentials for %s; if this is correct, add that host to authHosts in the registries file", g.host, r.URL.Host)
 	}
-	return g.inner.RoundTrip(r)
+	proxy, err := g.proxyFor(r.URL)
+	if err != nil {
+		return nil, fmt.Errorf("registry %s: proxy: %w", g.host, err)
+	}
+	if proxy == nil {
+		return g.direct.RoundTrip(r)
+	}
+	if err := g.checkHost(r.URL.Hostname()); err != nil {
+		return nil, err
+	}
+	return g.proxied.RoundTrip(r)
+}
+
+// checkHost checks an address in a URL that a proxy connects to. Names are resolved by
+// the proxy, which must itself restrict what it connects to.
+func (o Options) checkHost(host string) error {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return o.checkAddress(netip.AddrPortFrom(a, 0).String())
+	}
+	return nil
 }
 
 func (c *Client) newGuard(h Host) (*guard, error) {
@@ -86,11 +110,26 @@ func (c *Client) newGuard(h Host) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
+	if pool == nil {
+		pool = c.opts.Outbound.Roots()
+	}
 	d := &net.Dialer{
 		Timeout: dialTimeout,
 		Control: func(_, address string, _ syscall.RawConn) error { return c.opts.checkAddress(address) },
 	}
-	t := &http.Transport{ // without Proxy: proxies in the environment are ignored
+	direct := c.transport(d, pool)
+	// The address of the proxy is the administrator's choice; it alone is dialled.
+	proxied := c.transport(&net.Dialer{Timeout: dialTimeout}, pool)
+	proxied.Proxy = c.opts.Outbound.Proxy
+	return &guard{
+		direct: direct, proxied: proxied, proxyFor: c.opts.Outbound.ProxyFor, checkHost: c.opts.checkHost,
+		host: h.Host, authHosts: h.AuthHosts, allowsPlainHTTP: c.allowsPlainHTTP,
+	}, nil
+}
+
+// transport returns a transport that dials with d.
+func (c *Client) transport(d *net.Dialer, pool *x509.CertPool) *http.Transport {
+	return &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := d.DialContext(ctx, network, address)
 			if err != nil {
@@ -106,7 +145,6 @@ func (c *Client) newGuard(h Host) (*guard, error) {
 		MaxResponseHeaderBytes: maxHeader,
 		ForceAttemptHTTP2:      true,
 	}
-	return &guard{inner: t, host: h.Host, authHosts: h.AuthHosts, allowsPlainHTTP: c.allowsPlainHTTP}, nil
 }
 
 // allowsPlainHTTP reports whether HTTP without TLS is allowed for a host.

@@ -61,6 +61,9 @@ func (m *Metrics) Record(obj *v1alpha1.ClusterRelease, w *worker.SyncWorkerStatu
 			m.info.WithLabelValues(obj.Name, role, ref.Version).Set(1)
 		}
 	}
+	if w.Actual.Version == "" {
+		return // the accepted release isn't loaded yet: its manifests aren't counted
+	}
 	for state, n := range map[string]int{"done": w.Done, "skipped": w.Skipped, "failed": w.Failed, "blocked": w.BlockingTotal - w.Failed, "total": w.Total} {
 		m.manifests.WithLabelValues(obj.Name, state).Set(float64(n))
 	}

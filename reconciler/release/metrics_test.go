@@ -48,7 +48,7 @@ func TestManifestsAreCountedByState(t *testing.T) {
 	m := NewMetrics()
 	obj := &v1alpha1.ClusterRelease{}
 	obj.Name = "platform"
-	m.Record(obj, &worker.SyncWorkerStatus{Done: 5, Skipped: 1, Total: 10, Failed: 2, BlockingTotal: 3})
+	m.Record(obj, &worker.SyncWorkerStatus{Actual: worker.Release{Desired: worker.Desired{Identity: payload.Identity{Version: "1.0.0"}}}, Done: 5, Skipped: 1, Total: 10, Failed: 2, BlockingTotal: 3})
 	got := map[string]float64{}
 	for labels, s := range samples(t, "lockstep_release_manifests", m.Collectors()...) {
 		got[labels] = s.GetGauge().GetValue()

@@ -96,6 +96,10 @@ func (r *Controller) act(ctx context.Context, obj *v1alpha1.ClusterRelease, fact
 		}
 		return rt, nil
 	}
+	if facts.Invalid = r.invalid(ctx, obj); facts.Invalid != "" {
+		obj = obj.DeepCopy()
+		usable(&obj.Spec)
+	}
 	rt, err := r.runtimes.ensure(ctx, obj)
 	if err != nil {
 		return nil, err
@@ -112,7 +116,12 @@ func (r *Controller) act(ctx context.Context, obj *v1alpha1.ClusterRelease, fact
 		return rt, nil
 	}
 	desired := desiredOf(&obj.Spec, revision)
-	if facts.Waiting != "" {
+	if facts.Invalid != "" && !rt.worker.Desired().Empty() {
+		// A running worker keeps the policies of the last valid spec too.
+		rt.worker.Pause(false)
+		return rt, nil
+	}
+	if facts.Waiting != "" || facts.Invalid != "" {
 		current, ok := whileWaiting(r.Store.Release(obj.Name).Accepted, desired)
 		if !ok {
 			rt.worker.Pause(true)
@@ -152,6 +161,7 @@ func (r *Controller) deleted(ctx context.Context, name string) (ctrl.Result, err
 	r.DeleteMetrics(v1alpha1.KindClusterRelease, name)
 	r.metrics.delete(name)
 	r.runtimes.end(name)
+	r.specs.drop(name)
 	source, _, declared := r.Store.Owner(v1alpha1.KindClusterRelease, name)
 	if declared {
 		var from v1alpha1.GitSource
@@ -170,7 +180,7 @@ func (r *Controller) deleted(ctx context.Context, name string) (ctrl.Result, err
 // that the status shows. After a restart the status is kept until it has.
 func keepStatus(obj *v1alpha1.ClusterRelease, w *worker.SyncWorkerStatus, f *status.ReleaseFacts) bool {
 	ready := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionReady)
-	return w.Actual.Version == "" && w.Load.Failure == nil && f.Held.Reason == "" && f.Waiting == "" &&
+	return w.Actual.Version == "" && w.Load.Failure == nil && w.Restore.Failure == nil && f.Invalid == "" && f.Held.Reason == "" && f.Waiting == "" &&
 		obj.Status.Accepted != nil && ready != nil && ready.ObservedGeneration == obj.Generation
 }
 

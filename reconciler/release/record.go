@@ -131,7 +131,7 @@ func whileWaiting(accepted *state.Accepted, desired worker.Desired) (worker.Desi
 
 // acceptedOf returns the record of an accepted release.
 func acceptedOf(d worker.Desired) state.Accepted {
-	a := state.Accepted{Identity: d.Identity, Selection: encodeSelection(d.Selection)}
+	a := state.Accepted{Identity: d.Identity, Signatures: d.Signatures, Selection: encodeSelection(d.Selection)}
 	if a.Path != "" {
 		a.Revision = d.Revision
 	}
@@ -142,13 +142,18 @@ func acceptedOf(d worker.Desired) state.Accepted {
 // record without selection gets the current one.
 func desiredAt(accepted *state.Accepted, current payload.Selection) worker.Desired {
 	return worker.Desired{
-		Identity: accepted.Identity, Revision: accepted.Revision, Selection: decodeSelection(accepted.Selection, current),
+		Identity: accepted.Identity, Signatures: accepted.Signatures, Revision: accepted.Revision,
+		Selection: decodeSelection(accepted.Selection, current),
 	}
 }
 
-// previouslyAccepted reports whether a release is installed or was before the
-// installed one. Its signatures remain valid after its policy has expired.
+// previouslyAccepted reports whether a release is being applied, is installed or was
+// before the installed one. Its signatures remain valid after its policy has expired,
+// so that a restart continues with it.
 func previouslyAccepted(record state.Release, d worker.Desired) bool {
+	if a := record.Accepted; a != nil && a.Identity.Equal(d.Identity) {
+		return true
+	}
 	for i, c := range record.Completed {
 		if i > 1 {
 			break

@@ -168,12 +168,14 @@ func TestARestartContinuesWithTheAcceptedRelease(t *testing.T) {
 	}
 }
 
-func TestOnlyTheLastTwoReleasesArePreviouslyAccepted(t *testing.T) {
-	record := state.Release{Completed: []state.Completed{{Identity: payload.Identity{Version: "3", Image: "c"}}, {Identity: payload.Identity{Version: "2", Image: "b"}}, {Identity: payload.Identity{Version: "1", Image: "a"}}}}
+func TestOnlyTheAcceptedAndTheLastTwoCompletedReleasesArePreviouslyAccepted(t *testing.T) {
+	record := state.Release{Accepted: &state.Accepted{Identity: payload.Identity{Version: "4", Image: "d"}}, Completed: []state.Completed{{Identity: payload.Identity{Version: "3", Image: "c"}}, {Identity: payload.Identity{Version: "2", Image: "b"}}, {Identity: payload.Identity{Version: "1", Image: "a"}}}}
 	for _, c := range []struct {
 		d    worker.Desired
 		want bool
 	}{
+		{worker.Desired{Identity: payload.Identity{Version: "4", Image: "d"}}, true}, // an update in progress continues after a restart
+		{worker.Desired{Identity: payload.Identity{Version: "4", Image: "x"}}, false},
 		{worker.Desired{Identity: payload.Identity{Version: "3", Image: "c"}}, true},
 		{worker.Desired{Identity: payload.Identity{Version: "2", Image: "b"}}, true},
 		{worker.Desired{Identity: payload.Identity{Version: "1", Image: "a"}}, false},

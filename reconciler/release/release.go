@@ -39,6 +39,8 @@ type Sources interface {
 	// NotFromSource returns why an object must not be acted upon, and nothing if
 	// its spec is the declared one.
 	NotFromSource(obj client.Object, kind string, spec any) status.HeldBy
+	// ValidateSpec returns why a spec is invalid for this version, nil for a valid one.
+	ValidateSpec(ctx context.Context, kind, name string, spec any) error
 	// Origin returns the source that declares an object and its revision, and false
 	// if there is none.
 	Origin(kind, name string) (from control.Origin, revision string, ok bool)
@@ -75,6 +77,7 @@ type Controller struct {
 	insecureOptions []string
 	metrics         *Metrics
 	runtimes        *runtimes
+	specs           specs
 }
 
 // New returns a Controller.

@@ -123,7 +123,7 @@ func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worke
 		return worker.PayloadInfo{}, err
 	}
 	// Later errors leave the signatures verified.
-	info := worker.PayloadInfo{Verified: true, Evidence: signed.Evidence().Lines()}
+	info := worker.Retrieved(signed, nil)
 	if err := r.checkHighWaterMark(ctx, desired, signed); err != nil {
 		return info, err
 	}
@@ -137,12 +137,12 @@ func (r *retriever) retrieve(ctx context.Context, desired worker.Desired) (worke
 	worker.ReportStep(ctx, worker.StepLoadPayload)
 	opts := r.managed().options(desired.Selection)
 	opts.SelfUpdate = slices.Contains(r.policy().SelfUpdate, signed.Product())
-	info.Payload, err = payload.Load(signed, tree, opts)
+	p, err := payload.Load(signed, tree, opts)
 	if err != nil {
 		return info, err
 	}
 	r.recordSeen(signed.Evidence())
-	return info, nil
+	return worker.Retrieved(signed, p), nil
 }
 
 // checkHighWaterMark rejects a version below the product's high-water mark. The

@@ -17,7 +17,7 @@ import (
 func desiredOf(spec *v1alpha1.ClusterReleaseSpec, revision string) worker.Desired {
 	d := spec.Desired
 	return worker.Desired{
-		Identity:   payload.Identity{Version: d.Version, Image: d.Image, Path: d.Path},
+		Identity:   payload.IdentityOf(d),
 		Signatures: d.Signatures, Revision: revision, Selection: selectionOf(spec),
 	}
 }

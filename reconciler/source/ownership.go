@@ -37,6 +37,12 @@ func (r *Controller) NotFromSource(obj client.Object, kind string, spec any) sta
 	return status.HeldBy{Reason: status.ReasonNotFromSource, Message: message, Transient: ok}
 }
 
+// ValidateSpec returns why a spec is invalid for this version of the reconciler; the
+// version that accepted it, or a CRD of another version, may have permitted it.
+func (r *Controller) ValidateSpec(ctx context.Context, kind, name string, spec any) error {
+	return r.decoder.ValidateSpec(ctx, kind, name, spec)
+}
+
 // NotFromParent is NotFromSource for a GitSource. One that no other source declares
 // was created at bootstrap and is accepted.
 func (r *Controller) NotFromParent(obj *v1alpha1.GitSource) status.HeldBy {

@@ -105,6 +105,7 @@ func (s *runtimes) gitConfig(obj *v1alpha1.GitSource) (git.Config, error) {
 		Path:          spec.Path,
 		Dir:           filepath.Join(s.stateDir, "sources", obj.Name),
 		Timeout:       spec.Timeout.Duration,
+		Outbound:      s.outbound,
 		AllowInsecure: s.allowInsecure,
 		Now:           s.now,
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/reconciler/control"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
@@ -22,6 +23,7 @@ import (
 type runtimes struct {
 	control.Group
 	stateDir      string
+	outbound      outbound.Settings
 	allowInsecure bool
 	store         *state.Store
 	secrets       typedcorev1.SecretInterface
@@ -59,7 +61,7 @@ type runtime struct {
 
 func newRuntimes(cfg Config) *runtimes {
 	return &runtimes{
-		stateDir: cfg.StateDir, allowInsecure: cfg.AllowInsecure, store: cfg.Base.Store, secrets: cfg.Secrets,
+		stateDir: cfg.StateDir, outbound: cfg.Outbound, allowInsecure: cfg.AllowInsecure, store: cfg.Base.Store, secrets: cfg.Secrets,
 		log: cfg.Base.Log, now: cfg.Base.Now, releases: cfg.Releases, pools: cfg.Pools,
 		edits: control.NewTrigger(16), byName: map[string]*runtime{},
 	}

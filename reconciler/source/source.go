@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/reconciler/control"
@@ -32,6 +33,8 @@ type Config struct {
 	Base control.Base
 	// StateDir holds the mirrors; its content may be lost at any time.
 	StateDir string
+	// Outbound has the proxy and the certificate authorities for Git servers.
+	Outbound outbound.Settings
 	// AllowInsecure permits Git over http and file, and plain directories.
 	AllowInsecure bool
 	// InsecureOptions are the insecure options of the process, for the condition

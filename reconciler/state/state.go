@@ -10,15 +10,14 @@
 // boundary T3), and on the persisted trust policy, even if the TrustPolicy
 // object was edited or deleted.
 //
-// The store is two ConfigMaps without owner that are never pruned. Only the
-// leader writes them. Writes are compare-and-swap, so a process that lost its
-// lease can't overwrite the state of its successor.
+// The store is one ConfigMap per source, one per release and one for the trust
+// policy, without owner and never pruned. Only the leader writes them. Writes are
+// compare-and-swap, so a process that lost its lease can't overwrite what its
+// successor wrote. docs/adr/0017-one-object-per-record.md describes the layout.
 package state
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -26,31 +25,12 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/lockstep-dev/lockstep/config/trust"
-	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
 )
-
-// Names of the ConfigMaps that hold the store, and of their one key.
-const (
-	SourcesName = "lockstep-state"
-	TrustName   = "lockstep-trust"
-	key         = "state.json"
-	// format1Name had the sources and releases in format 1.
-	format1Name = "lockstep-accepted"
-)
-
-// Format is the version of the stored form that is written. Load reads Format
-// and Format+1, and rejects older formats.
-const Format = 2
-
-// MaxBytes limits each stored document, below the limit of etcd.
-const MaxBytes = 1 << 20
 
 // Source is the accepted state of one GitSource.
 type Source struct {
@@ -136,6 +116,8 @@ type Accepted struct {
 	payload.Identity
 	// Revision of the source at which Path is read.
 	Revision string `json:"revision,omitempty"`
+	// Signatures are digests of signature material to fetch first.
+	Signatures []string `json:"signatures,omitempty"`
 	// State is the sync worker's until the release is complete, then "". A
 	// rollback to a completed release from one that was only started is
 	// incomplete too.
@@ -183,69 +165,38 @@ type Completed struct {
 	Time        time.Time `json:"time"`
 }
 
-// document is the stored form of all sources and releases.
-type document struct {
-	Format   int                `json:"format"`
-	Sources  map[string]Source  `json:"sources"`
-	Releases map[string]Release `json:"releases,omitempty"`
-}
-
-func (d document) clone() document {
-	next := document{Format: Format, Sources: maps.Clone(d.Sources), Releases: maps.Clone(d.Releases)}
-	if next.Sources == nil {
-		next.Sources = map[string]Source{}
-	}
-	if next.Releases == nil {
-		next.Releases = map[string]Release{}
-	}
-	return next
-}
-
 // Store holds the accepted state in memory and in the cluster. It is safe for
 // concurrent use.
 type Store struct {
-	client typedcorev1.ConfigMapInterface
+	objects objects
 
 	// writing serializes writes.
 	writing sync.Mutex
 
-	mu    sync.Mutex
-	doc   document
-	trust *trust.Accepted
-	// versions are the resourceVersions that the next write replaces, by name of
-	// the ConfigMap; "" if it must not exist yet.
-	versions map[string]string
-	changed  chan struct{}
+	mu      sync.Mutex
+	doc     document
+	trust   *trust.Accepted
+	changed chan struct{}
 }
 
 // New returns a store that is empty until Load is called. The client is for
 // the ConfigMaps of Lockstep's own namespace.
 func New(client typedcorev1.ConfigMapInterface) *Store {
-	return &Store{
-		client:   client,
-		doc:      document{}.clone(),
-		versions: map[string]string{},
-		changed:  make(chan struct{}),
-	}
+	return &Store{objects: newObjects(client), doc: document{}.clone(), changed: make(chan struct{})}
 }
 
-// Load reads the store from the cluster. A missing ConfigMap is an empty store;
-// an unreadable one is an error, since an empty store would drop the trust
-// policy.
+// Load reads the store from the cluster. Without any of its ConfigMaps it is
+// empty; an unreadable one is an error, since an empty store would drop the trust
+// policy. It writes nothing: a store of the previous format is converted at the
+// first write.
 func (s *Store) Load(ctx context.Context) error {
-	raw, err := s.read(ctx, SourcesName)
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	doc, err := s.objects.load(ctx)
 	if err != nil {
 		return err
 	}
-	doc := document{Format: Format}
-	if raw == nil {
-		if err := s.rejectFormat1(ctx); err != nil {
-			return err
-		}
-	} else if doc, err = decode(raw); err != nil {
-		return fmt.Errorf("configmap %s: %w; restore it from a backup, or accept every source again: %s", SourcesName, err, deleteCommand(SourcesName))
-	}
-	rawTrust, err := s.read(ctx, TrustName)
+	rawTrust, err := s.objects.read(ctx, TrustName)
 	if err != nil {
 		return err
 	}
@@ -259,70 +210,10 @@ func (s *Store) Load(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.doc = doc.clone()
+	s.doc = doc
 	s.trust = policy
 	s.notify()
 	return nil
-}
-
-// rejectFormat1 returns an error if the store of format 1 exists, which had
-// another name. Without it, an upgrade would treat the state as empty.
-func (s *Store) rejectFormat1(ctx context.Context) error {
-	_, err := s.client.Get(ctx, format1Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read configmap %s: %w", format1Name, err)
-	}
-	return fmt.Errorf("configmap %s: format 1 was written by an earlier version; this version reads %d to %d from configmap %s; accept every source again: %s",
-		format1Name, Format, Format+1, SourcesName, deleteCommand(format1Name))
-}
-
-// deleteCommand deletes a ConfigMap of the store. The admission policy
-// lockstep-state admits only the reconciler's service account.
-func deleteCommand(name string) string {
-	return "kubectl --as=system:serviceaccount:" + v1alpha1.Namespace + ":lockstep-reconciler -n " + v1alpha1.Namespace + " delete configmap " + name
-}
-
-// decode reads the stored form of sources and releases.
-func decode(raw []byte) (document, error) {
-	var doc document
-	if err := json.Unmarshal(raw, &doc); err != nil {
-		return doc, fmt.Errorf("decode: %w", err)
-	}
-	if doc.Format < Format {
-		return doc, fmt.Errorf("format %d was written by an earlier version; this version reads %d to %d", doc.Format, Format, Format+1)
-	}
-	if doc.Format > Format+1 {
-		return doc, fmt.Errorf("format %d was written by a later version; this version reads %d to %d", doc.Format, Format, Format+1)
-	}
-	return doc, nil
-}
-
-// read returns the stored bytes, nil if the ConfigMap doesn't exist, and records
-// the version that the next write replaces.
-func (s *Store) read(ctx context.Context, name string) ([]byte, error) {
-	cm, err := s.client.Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		s.setVersion(name, "")
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read configmap %s: %w", name, err)
-	}
-	raw, ok := cm.Data[key]
-	if !ok {
-		return nil, fmt.Errorf("configmap %s has no key %s", name, key)
-	}
-	s.setVersion(name, cm.ResourceVersion)
-	return []byte(raw), nil
-}
-
-func (s *Store) setVersion(name, version string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.versions[name] = version
 }
 
 // Trust returns the trust policy that is active at the given time, and false if
@@ -344,7 +235,7 @@ func (s *Store) SetTrust(ctx context.Context, policy trust.Accepted) error {
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	if err := s.write(ctx, TrustName, raw); err != nil {
+	if err := s.objects.write(ctx, TrustName, raw); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -367,29 +258,8 @@ func (s *Store) Source(name string) (Source, bool) {
 func (s *Store) SetSource(ctx context.Context, name string, src Source) error {
 	return s.edit(ctx, func(d *document) {
 		src.Published = d.Sources[name].Published
-		d.Sources[name] = src
-		for other, have := range d.Sources {
-			if other == name || !overlap(have.Objects, src.Objects) {
-				continue
-			}
-			have.Objects, have.UIDs, have.Manifests = maps.Clone(have.Objects), maps.Clone(have.UIDs), maps.Clone(have.Manifests)
-			for key := range src.Objects {
-				delete(have.Objects, key)
-				delete(have.UIDs, key)
-				delete(have.Manifests, key)
-			}
-			d.Sources[other] = have
-		}
+		d.claim(name, src)
 	})
-}
-
-func overlap(a, b map[string]string) bool {
-	for key := range b {
-		if _, ok := a[key]; ok {
-			return true
-		}
-	}
-	return false
 }
 
 // SetPublished records the last report on a source's status branch. It does
@@ -465,7 +335,7 @@ func (s *Store) SetAcceptedWhile(ctx context.Context, name string, accepted Acce
 // deletes its objects, and the unmanaged objects, sorted.
 func (s *Store) SetDeletion(ctx context.Context, name, deletion, serviceAccount string, unmanaged ...Object) error {
 	if len(unmanaged) > MaxUnmanaged {
-		return fmt.Errorf("ClusterRelease/%s has %d unmanaged objects, the limit is %d; remove some of spec.overrides", name, len(unmanaged), MaxUnmanaged)
+		return &limitError{fmt.Errorf("ClusterRelease/%s has %d unmanaged objects, the limit is %d; remove some of spec.overrides", name, len(unmanaged), MaxUnmanaged)}
 	}
 	return s.editRelease(ctx, name, func(r *Release) bool {
 		if r.Deletion == deletion && r.ServiceAccount == serviceAccount && slices.Equal(r.Unmanaged, unmanaged) {
@@ -491,8 +361,14 @@ func (s *Store) SpendRollback(ctx context.Context, name, permission string) erro
 const MaxPools = 200
 
 // SetPool records the spec hash of a NodeOS that a release's payload declares.
-// It is removed from any other release.
+// It is removed from any other release. A release that has MaxPools others is an
+// error.
 func (s *Store) SetPool(ctx context.Context, name, pool, hash string) error {
+	pools := s.Release(name).Pools
+	if _, known := pools[pool]; !known && len(pools) >= MaxPools {
+		return &limitError{fmt.Errorf("persist NodeOS/%s: ClusterRelease/%s has %d NodeOS objects, the limit is %d; move some to another release",
+			pool, name, len(pools), MaxPools)}
+	}
 	if other, _, ok := s.PoolOwner(pool); ok && other != name {
 		if err := s.DropPool(ctx, pool); err != nil {
 			return err
@@ -503,7 +379,7 @@ func (s *Store) SetPool(ctx context.Context, name, pool, hash string) error {
 			return false
 		}
 		r.Pools = maps.Clone(r.Pools)
-		if r.Pools == nil || len(r.Pools) >= MaxPools {
+		if r.Pools == nil {
 			r.Pools = map[string]string{}
 		}
 		r.Pools[pool] = hash
@@ -562,61 +438,28 @@ func (s *Store) DropRelease(ctx context.Context, name string) error {
 	return s.edit(ctx, func(d *document) { delete(d.Releases, name) })
 }
 
-// edit changes the document in the cluster, then in memory.
+// edit changes the document in the cluster, then in memory: one write for each
+// changed source and release. After an error the records that were written before
+// it stay changed, and memory has what the cluster has.
 func (s *Store) edit(ctx context.Context, change func(*document)) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
-	next := s.doc.clone()
+	before, next := s.doc.clone(), s.doc.clone()
 	s.mu.Unlock()
-	change(&next)
-	raw, err := json.Marshal(next)
-	if err != nil {
-		return fmt.Errorf("encode the accepted state: %w", err)
-	}
-	if err := s.write(ctx, SourcesName, raw); err != nil {
+	if err := s.objects.convert(ctx, before); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.doc = next
-	s.notify()
-	return nil
-}
-
-// ErrConflict is returned when another process wrote the store: this one is no
-// longer the leader, or must load again.
-var ErrConflict = errors.New("the accepted state was changed by another writer")
-
-// write replaces the stored bytes unless they were changed since they were read.
-func (s *Store) write(ctx context.Context, name string, raw []byte) error {
-	if len(raw) > MaxBytes {
-		return fmt.Errorf("write configmap %s: %d bytes exceed the limit of %d", name, len(raw), MaxBytes)
+	change(&next)
+	for _, c := range changes(before, next) {
+		if err := s.objects.put(ctx, c); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.doc.set(c)
+		s.notify()
+		s.mu.Unlock()
 	}
-	s.mu.Lock()
-	version := s.versions[name]
-	s.mu.Unlock()
-	cm := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:            name,
-			ResourceVersion: version,
-			Labels:          map[string]string{"app.kubernetes.io/part-of": "lockstep"},
-		},
-		Data: map[string]string{key: string(raw)},
-	}
-	var err error
-	if version == "" {
-		cm, err = s.client.Create(ctx, cm, metav1.CreateOptions{})
-	} else {
-		cm, err = s.client.Update(ctx, cm, metav1.UpdateOptions{})
-	}
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
-		return fmt.Errorf("write configmap %s: %w: %w", name, ErrConflict, err)
-	}
-	if err != nil {
-		return fmt.Errorf("write configmap %s: %w", name, err)
-	}
-	s.setVersion(name, cm.ResourceVersion)
 	return nil
 }
 

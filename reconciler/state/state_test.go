@@ -4,13 +4,9 @@
 package state
 
 import (
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -23,8 +19,6 @@ import (
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/test/controlplane"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write the golden files")
 
 func TestMain(m *testing.M) { os.Exit(controlplane.Main(m)) }
 
@@ -65,27 +59,6 @@ func TestTheAcceptedStateSurvivesARestart(t *testing.T) {
 	}
 }
 
-func TestAnUnreadableStoreIsAnError(t *testing.T) {
-	client := configMaps(t)
-	s := New(client)
-	if err := s.SetSource(t.Context(), "fleet", Source{}); err != nil {
-		t.Fatal(err)
-	}
-	cm, err := client.Get(t.Context(), SourcesName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, broken := range []string{"{", `{"format":99}`} {
-		cm.Data[key] = broken
-		if cm, err = client.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if err := New(client).Load(t.Context()); err == nil {
-			t.Errorf("Load of %q succeeded", broken)
-		}
-	}
-}
-
 func TestAWriteByAnotherProcessIsAConflict(t *testing.T) {
 	client := configMaps(t)
 	s := New(client)
@@ -117,79 +90,6 @@ func TestCompletedReleasesAreRecordedOnceAndBounded(t *testing.T) {
 	got := s.Release("platform").Completed
 	if len(got) != MaxCompleted || got[0].Version != "1.19.0" || got[1].Version != "1.18.0" {
 		t.Errorf("Completed = %v", got)
-	}
-}
-
-func TestThisFormatAndTheNextAreRead(t *testing.T) {
-	for _, raw := range []string{
-		`{"format":2,"sources":{"a":{"revision":"r","time":"2026-01-01T00:00:00Z","objects":{}}}}`,
-		`{"format":3,"sources":{"a":{"revision":"r","time":"2026-01-01T00:00:00Z","objects":{},"new":1}}}`,
-	} {
-		doc, err := decode([]byte(raw))
-		if err != nil || doc.Sources["a"].Revision != "r" {
-			t.Errorf("decode(%s) = %+v, %v", raw, doc, err)
-		}
-	}
-	for format, want := range map[int]string{
-		0: "format 0 was written by an earlier version; this version reads 2 to 3",
-		1: "format 1 was written by an earlier version; this version reads 2 to 3",
-		4: "format 4 was written by a later version; this version reads 2 to 3",
-	} {
-		if _, err := decode(fmt.Appendf(nil, `{"format":%d}`, format)); err == nil || err.Error() != want {
-			t.Errorf("format %d: %v, want %q", format, err, want)
-		}
-	}
-}
-
-// The stored form is read by later versions: a change of this file needs a new
-// format.
-func TestTheStoredFormIsTheGoldenFile(t *testing.T) {
-	at := time.Unix(1700000000, 0).UTC()
-	id := payload.Identity{Version: "1.1.0", Image: "registry.example.com/platform@sha256:bb"}
-	doc := document{
-		Format: Format,
-		Sources: map[string]Source{"fleet": {
-			URL: "ssh://git@git.example.com/fleet.git", Cluster: "prod", Revision: "main@sha1:0123", Tree: "sha256:aa",
-			Subject: "raise the platform", Signer: "admin-1 (ssh SHA256:abc)",
-			SignedBy: Signer{Name: "admin-1", Format: "ssh", Fingerprint: "SHA256:abc"}, Time: at,
-			Objects: map[string]string{"NodeOS/workers": "sha256:cc"}, UIDs: map[string]string{"NodeOS/workers": "uid-1"},
-			Manifests: map[string]string{"NodeOS/workers": "dd"}, SpentRewind: "0123", Published: Published{Key: "k", Commit: "4567"},
-		}},
-		Releases: map[string]Release{"platform": {
-			Product: "platform", Capabilities: []string{"console"}, SpentRollback: "1.0.0\nreason",
-			Accepted: &Accepted{
-				Identity: id, Revision: "main@sha1:0123", State: "Updating", Selection: "{}",
-				Waits: []Wait{{Object: Object{Group: "apps", Kind: "Deployment", Namespace: "web", Name: "api"}, Spent: metav1.Duration{Duration: time.Minute}, Running: at}},
-			},
-			Completed: []Completed{{Identity: payload.Identity{Version: "1.0.0", Path: "releases/1.0.0"}, VersionHash: "sha256:ee", Time: at}},
-			Deletion:  "Prune", ServiceAccount: "lockstep-applier", Unmanaged: []Object{{Kind: "ConfigMap", Namespace: "web", Name: "edited"}},
-			Pools: map[string]string{"workers": "sha256:ff"},
-		}},
-	}
-	got, err := json.MarshalIndent(doc, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got = append(got, '\n')
-	golden := filepath.Join("testdata", "state.golden.json")
-	if *rewrite {
-		if err := os.WriteFile(golden, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("stored form (-golden +got):\n%s", diff)
-	}
-	read, err := decode(want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(doc, read); diff != "" {
-		t.Errorf("golden file as read (-want +got):\n%s", diff)
 	}
 }
 
@@ -263,30 +163,12 @@ func TestDeletionPolicyAndPoolsSurviveARestart(t *testing.T) {
 	}
 }
 
-func TestTheStoreOfFormat1IsRejectedByName(t *testing.T) {
-	client := configMaps(t)
-	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: format1Name}, Data: map[string]string{key: `{"format":1,"sources":{}}`}}
-	if _, err := client.Create(t.Context(), old, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	err := New(client).Load(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "configmap lockstep-accepted: format 1") || !strings.Contains(err.Error(), "delete configmap lockstep-accepted") {
-		t.Errorf("Load beside a store of format 1: %v", err)
-	}
-	if err := client.Delete(t.Context(), format1Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := New(client).Load(t.Context()); err != nil {
-		t.Errorf("Load after the deletion: %v", err)
-	}
-}
-
 // A release may have no capabilities yet, and a later version may write more
 // fields: both are read, and the set of enabled capabilities never shrinks.
 func TestCapabilitiesOnlyGrow(t *testing.T) {
 	client := configMaps(t)
 	stored := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: SourcesName},
+		ObjectMeta: metav1.ObjectMeta{Name: MarkerName},
 		Data:       map[string]string{key: `{"format":2,"sources":{},"releases":{"platform":{"accepted":{"version":"1.0.0"},"later":true}}}`},
 	}
 	if _, err := client.Create(t.Context(), stored, metav1.CreateOptions{}); err != nil {

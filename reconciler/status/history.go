@@ -86,7 +86,7 @@ func resumed(h *v1alpha1.ReleaseHistory, f *worker.HistoryFact) bool {
 // sameEntry reports whether the entry is about the release. Each revision of a
 // path is a release of its own.
 func sameEntry(h *v1alpha1.ReleaseHistory, r worker.Release) bool {
-	return r.Identity.Equal(payload.Identity{Version: h.Version, Image: h.Image, Path: h.Path}) &&
+	return r.Identity.Equal(payload.IdentityOf(h)) &&
 		(r.Path == "" || h.Revision == sanitize.Clip(r.Revision, maxRevision))
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/lockstep-dev/lockstep/config/sanitize"
@@ -35,6 +36,7 @@ const (
 	ReasonInventoryLost = "InventoryLost"
 	ReasonDependency    = "DependencyNotReady"
 	ReasonPruning       = "Pruning"
+	ReasonInvalidSpec   = "InvalidSpec"
 )
 
 // ReleaseFacts is the input of Release.
@@ -47,6 +49,9 @@ type ReleaseFacts struct {
 	// Held is why the release isn't reconciled: a pause, or a spec that differs
 	// from the declared one. Zero if it is reconciled.
 	Held HeldBy
+	// Invalid is why the spec is invalid, "" for a valid one. Only the accepted release
+	// is reconciled then.
+	Invalid string
 	// Waiting is the message on an incomplete dependency, "" for none.
 	Waiting string
 	// Objections are objects that block an upgrade, besides overrides.
@@ -142,7 +147,7 @@ func capabilities(w *worker.SyncWorkerStatus) *v1alpha1.CapabilitiesStatus {
 
 // sameRelease reports whether ref is the release.
 func sameRelease(ref *v1alpha1.ReleaseRef, r worker.Release) bool {
-	return ref != nil && r.Identity.Equal(payload.Identity{Version: ref.Version, Image: ref.Image, Path: ref.Path})
+	return ref != nil && r.Identity.Equal(payload.IdentityOf(ref))
 }
 
 func releaseRef(r worker.Release) *v1alpha1.ReleaseRef {
@@ -173,7 +178,14 @@ func progress(prev *v1alpha1.ReleaseProgress, w *worker.SyncWorkerStatus) *v1alp
 	if w.Actual.Version == "" && prev != nil {
 		// After a restart the previous progress stays until a release is accepted.
 		out := *prev.DeepCopy()
-		out.Step = string(w.Load.Step)
+		out.Step = string(w.Step)
+		if r := w.Restore; r.Failure != nil {
+			out.State, out.Blocking = "Error", []v1alpha1.Blocking{{
+				Object: sanitize.Clip("release "+r.Desired.Version, 512), Since: stamp(r.LastTransition),
+				Reason: sanitize.Clip(r.Failure.Reason(), 64), Message: sanitize.Clip(oneLine(r.Failure.Error()), maxMessage),
+				Retriable: r.Failure.Retriable(), RetryAt: stamp(r.RetryAt),
+			}}
+		}
 		return &out
 	}
 	for i, b := range w.Blocking {
@@ -228,10 +240,13 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 		return held(f.Held, f.Held.Message)
 	}
 	accepted, verified := acceptance(next, f)
-	available := availability(next)
 	failing := failure(f.Worker)
-	progressing := progressing(next, f)
-	out := []Condition{accepted, verified, available, failing, progressing, upgradeable(f), yielded(f), insecure(f.Insecure)}
+	progressing := progressing(next, f, accepted)
+	out := []Condition{accepted, verified, availability(next), failing, invalid(f), insecure(f.Insecure)}
+	if !unloaded(f.Worker) || meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionProgressing) == nil {
+		// Until the accepted release is loaded again, nothing new is known of these.
+		out = append(out, progressing, upgradeable(f), yielded(f))
+	}
 	if f.Worker.Pruning != nil {
 		out = append(out, pruned(f.Worker.Pruning))
 	}
@@ -241,15 +256,42 @@ func releaseConditions(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) []Co
 	return append(out, summary(next, f, accepted, failing, progressing)...)
 }
 
+// unloaded reports whether the accepted release of an earlier process isn't loaded
+// yet.
+func unloaded(w *worker.SyncWorkerStatus) bool {
+	return w.Actual.Version == "" && !w.Restore.Desired.Empty()
+}
+
+// previous returns a condition of the previous status, if it is of the generation.
+func previous(conditions []metav1.Condition, name string, generation int64) (Condition, bool) {
+	c := meta.FindStatusCondition(conditions, name)
+	if c == nil || c.ObservedGeneration != generation {
+		return Condition{}, false
+	}
+	return Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message}, true
+}
+
 // acceptance returns ReleaseAccepted and ReleaseVerified for the desired release.
 func acceptance(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) (accepted, verified Condition) {
 	w := f.Worker
+	if c := invalid(f); c.Status == metav1.ConditionTrue && !w.Actual.Identity.Equal(payload.IdentityOf(f.Spec.Desired)) {
+		return False(v1alpha1.ConditionReleaseAccepted, c.Reason, c.Message), Unknown(v1alpha1.ConditionReleaseVerified, c.Reason, c.Message)
+	}
+	if notRestored(f) {
+		// The registry or the source is away: the verdict stays.
+		var okAccepted, okVerified bool
+		accepted, okAccepted = previous(next.Conditions, v1alpha1.ConditionReleaseAccepted, f.Generation)
+		verified, okVerified = previous(next.Conditions, v1alpha1.ConditionReleaseVerified, f.Generation)
+		if okAccepted && okVerified {
+			return accepted, verified
+		}
+	}
 	switch {
-	case w.Load.Failure != nil && w.Load.Desired.Version == f.Spec.Desired.Version:
+	case w.Load.Failure != nil && w.Load.Desired.Version == f.Spec.Desired.Version && !notRestored(f):
 		accepted = False(v1alpha1.ConditionReleaseAccepted, w.Load.Failure.Reason(),
 			withRetry(w.Load.Failure, "requires a change of the release, the trust policy or the cluster"))
 		return accepted, rejectedVerified(accepted, w.Load, f.Spec.Desired.Version)
-	case w.Actual.Identity.Equal(payload.Identity{Version: f.Spec.Desired.Version, Image: f.Spec.Desired.Image, Path: f.Spec.Desired.Path}) && selected(w):
+	case w.Actual.Identity.Equal(payload.IdentityOf(f.Spec.Desired)) && selected(w):
 		message := w.Actual.Version + " is verified and loaded"
 		// Risks and warnings come from the status: after a restart the worker
 		// doesn't have them.
@@ -271,6 +313,13 @@ func acceptance(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) (accepted, 
 	}
 	message := loading(f.Spec.Desired.Version)
 	return Unknown(v1alpha1.ConditionReleaseAccepted, reason, message), Unknown(v1alpha1.ConditionReleaseVerified, ReasonPending, message)
+}
+
+// notRestored reports that the desired release is the accepted one of an earlier
+// process, and that a transient error prevents its load.
+func notRestored(f ReleaseFacts) bool {
+	r := f.Worker.Restore
+	return r.Failure != nil && r.Failure.Retriable() && r.Desired.Identity.Equal(payload.IdentityOf(f.Spec.Desired))
 }
 
 func loading(version string) string { return "verifying and loading " + version }
@@ -295,6 +344,19 @@ func rejectedVerified(accepted Condition, load worker.LoadStatus, version string
 	return Unknown(v1alpha1.ConditionReleaseVerified, ReasonPending, loading(version))
 }
 
+// invalid returns Invalid: whether the spec prevents actions on it.
+func invalid(f ReleaseFacts) Condition {
+	const fix = "; correct it in Git"
+	message := f.Invalid
+	if l := f.Worker.Load; message == "" && l.Failure != nil && l.Failure.Reason() == ReasonInvalidSpec && l.Desired.Identity.Equal(payload.IdentityOf(f.Spec.Desired)) {
+		message = l.Failure.Error()
+	}
+	if message == "" {
+		return False(v1alpha1.ConditionInvalid, ReasonAsExpected, "the spec is valid")
+	}
+	return True(v1alpha1.ConditionInvalid, ReasonInvalidSpec, sanitize.Clip(oneLine(message), maxMessage-len(fix))+fix)
+}
+
 // withRetry returns the message of an error and whether it is retried;
 // permanent is the note on an error that isn't transient. The time of the next
 // attempt isn't part of it, so that attempts don't change the status.
@@ -317,30 +379,55 @@ func availability(next *v1alpha1.ClusterReleaseStatus) Condition {
 // failure returns Failing, which is about the accepted release, not about a
 // rejected one.
 func failure(w *worker.SyncWorkerStatus) Condition {
+	if r := w.Restore; r.Failure != nil {
+		return True(v1alpha1.ConditionFailing, r.Failure.Reason(), fmt.Sprintf("%s not loaded after the restart, its drift isn't repaired: %s",
+			r.Desired.Version, withRetry(r.Failure, "requires a change of the release, the trust policy or the cluster")))
+	}
 	if w.Failure != nil && w.Failure.Effect != worker.EffectNone && w.Failure.Effect != worker.EffectReport {
 		return True(v1alpha1.ConditionFailing, w.Failure.Reason(), withRetry(w.Failure, "requires a change of the release or the cluster"))
 	}
 	return False(v1alpha1.ConditionFailing, ReasonAsExpected, "no failures")
 }
 
-// progressing returns Progressing for the accepted release.
-func progressing(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts) Condition {
+// progressing returns Progressing: which release is being applied, with a summary of
+// what Failing and ReleaseAccepted report in full.
+func progressing(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted Condition) Condition {
 	w := f.Worker
+	out := True(v1alpha1.ConditionProgressing, ReasonUpdating, "")
+	failing := w.Failure != nil && w.Failure.Effect != worker.EffectNone && w.Failure.Effect != worker.EffectReport
 	switch {
 	case f.Held.Reason != "":
 		return False(v1alpha1.ConditionProgressing, f.Held.Reason, f.Held.Message)
+	case w.Actual.Version == "" && !w.Restore.Desired.Empty():
+		out.Reason, out.Message = ReasonPending, "loading "+w.Restore.Desired.Version+" again after the restart"
 	case w.Actual.Version == "":
-		return True(v1alpha1.ConditionProgressing, ReasonPending, "no release accepted yet")
+		out.Reason, out.Message = ReasonPending, "no release accepted yet"
+	case w.Reconciling && failing:
+		out = False(v1alpha1.ConditionProgressing, w.Failure.Reason(), fmt.Sprintf("error while reconciling %s: %s", w.Actual.Version, errorSummary(w.Failure)))
 	case w.Reconciling:
-		return False(v1alpha1.ConditionProgressing, ReasonApplied, w.Actual.Version+" is complete")
+		out = False(v1alpha1.ConditionProgressing, ReasonApplied, w.Actual.Version+" is complete")
+	case failing:
+		out.Reason, out.Message = w.Failure.Reason(), fmt.Sprintf("unable to apply %s: %s", w.Actual.Version, errorSummary(w.Failure))
+	default:
+		// No counts here: each object would change the condition. status.progress
+		// has them.
+		out.Message = fmt.Sprintf("updating to %s, run level %d", w.Actual.Version, max(w.RunLevel, 0))
+		if b := next.Progress.Blocking; len(b) > 0 {
+			out.Message += ": " + led(b[0].Object, b[0].Message)
+		}
 	}
-	// No counts here: each object would change the condition. status.progress
-	// has them.
-	message := fmt.Sprintf("updating to %s, run level %d", w.Actual.Version, max(w.RunLevel, 0))
-	if b := next.Progress.Blocking; len(b) > 0 {
-		message += ": " + led(b[0].Object, b[0].Message)
+	if accepted.Status == metav1.ConditionFalse {
+		out.Message += fmt.Sprintf("; rejected %s: %s", f.Spec.Desired.Version, accepted.Reason)
 	}
-	return True(v1alpha1.ConditionProgressing, ReasonUpdating, message)
+	return out
+}
+
+// maxErrorSummary limits the error in a condition that isn't about it.
+const maxErrorSummary = 120
+
+// errorSummary returns the reason of an error and the start of its message.
+func errorSummary(err *worker.UpdateError) string {
+	return led(err.Reason(), sanitize.Clip(oneLine(err.Error()), maxErrorSummary))
 }
 
 // led returns "word: message", or message if it has that prefix already.
@@ -448,14 +535,24 @@ func inventoryLost(f ReleaseFacts) Condition {
 func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, failing, progressing Condition) []Condition {
 	w := f.Worker
 	running := "no release running yet"
-	if w.Actual.Version != "" {
+	switch {
+	case w.Actual.Version != "":
 		running = "still running " + w.Actual.Version
+	case w.Restore.Failure != nil:
+		running = fmt.Sprintf("%s not loaded after the restart (%s)", w.Restore.Desired.Version, w.Restore.Failure.Reason())
+	case !w.Restore.Desired.Empty():
+		running = "loading " + w.Restore.Desired.Version + " again after the restart"
 	}
 	reason, message := progressing.Reason, progressing.Message
 	ready, reconciling, stalled := false, true, false
 	switch {
 	case f.Held.Reason != "":
 		return held(f.Held, f.Held.Message)
+	case f.Invalid != "":
+		reason, message = ReasonInvalidSpec, fmt.Sprintf("spec invalid; %s: %s", running, invalid(f).Message)
+		reconciling, stalled = false, true
+	case notRestored(f):
+		reason, message = failing.Reason, failing.Message
 	case accepted.Status == metav1.ConditionFalse:
 		reason = accepted.Reason
 		message = fmt.Sprintf("rejected %s; %s: %s", f.Spec.Desired.Version, running, led(accepted.Reason, accepted.Message))
@@ -464,7 +561,7 @@ func summary(next *v1alpha1.ClusterReleaseStatus, f ReleaseFacts, accepted, fail
 		reason, message = accepted.Reason, fmt.Sprintf("%s; %s", accepted.Message, running)
 	case failing.Status == metav1.ConditionTrue:
 		reason, message = failing.Reason, failing.Message
-		stalled = !w.Failure.Retriable()
+		stalled = w.Failure != nil && !w.Failure.Retriable()
 	case w.Reconciling && next.Applied != nil && next.Applied.Version == f.Spec.Desired.Version:
 		reason, message = ReasonApplied, w.Actual.Version+" is applied"
 		ready, reconciling = true, false

@@ -28,7 +28,11 @@ type core struct {
 	overrides  []Override
 	paused     bool
 
-	load loading
+	// loads numbers the loads. load is that of the desired release, restoration that
+	// of the accepted release of an earlier process while another one is desired. At
+	// most one of them runs.
+	loads             int
+	load, restoration loading
 
 	// accepted is the release being applied, applied the last complete release;
 	// nil before the first.
@@ -136,11 +140,9 @@ type loading struct {
 	phase  loadPhase
 	number int
 	target Desired
-	// restoring is set while target is the accepted release of an earlier process
-	// instead of the desired one.
-	restoring bool
-	step      Step
-	failure   *UpdateError
+	step   Step
+	// failure is that of the last attempt.
+	failure *UpdateError
 	// checked is set if preconditions are evaluated; verified and evidence are those
 	// of the retrieved release.
 	checked    bool
@@ -348,18 +350,13 @@ func (c *core) update(e updated, now time.Time) (out []action) {
 		return out
 	}
 	c.desired = e.desired
-	if c.load.phase == loadRunning && !c.load.restoring {
+	if c.load.phase == loadRunning {
 		out = append(out, stopLoad{c.load.number})
 	}
-	if !c.load.restoring {
-		c.load = loading{number: c.load.number}
-	}
+	c.load = loading{}
 	if c.accepted != nil && c.accepted.Equal(c.desired) {
 		c.accepted.Desired = c.desired
 		c.setAccepted(now)
-	}
-	if first && !c.restore.Accepted.Empty() && !c.restore.Accepted.Equal(c.desired) {
-		c.load.target, c.load.restoring = c.restore.Accepted, true
 	}
 	return out
 }
@@ -392,8 +389,10 @@ func (c *core) stopSync() []action {
 
 // retryNow makes a waiting load and a failed sync due.
 func (c *core) retryNow(now time.Time) {
-	if c.load.phase == loadWaiting {
-		c.load.retryAt = now
+	for _, l := range []*loading{&c.load, &c.restoration} {
+		if l.phase == loadWaiting {
+			l.retryAt = now
+		}
 	}
 	if c.failures > 0 && !c.sync.running {
 		c.nextSync = now
@@ -454,6 +453,9 @@ func (c *core) wakeAt(now time.Time) time.Time {
 	}
 	if c.load.phase == loadWaiting {
 		earlier(c.load.retryAt)
+	}
+	if c.restoration.phase == loadWaiting && c.mustRestore() {
+		earlier(c.restoration.retryAt)
 	}
 	if c.accepted != nil && !c.sync.running && !c.paused {
 		earlier(c.nextSync)

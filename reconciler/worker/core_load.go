@@ -18,31 +18,63 @@ import (
 // ReasonPreconditions is the reason of a release that several preconditions block.
 const ReasonPreconditions = "PreconditionsFailed"
 
+// maxRestorePause limits the wait before the next attempt to load the accepted
+// release of an earlier process, which isn't repaired until then.
+const maxRestorePause = time.Minute
+
 // setAccepted marks the desired release as accepted.
 func (c *core) setAccepted(now time.Time) {
 	c.load = loading{number: c.load.number, phase: loadDone, target: c.desired, step: StepPayloadLoaded, since: now}
 }
 
-// startLoad starts a due load of the desired release unless another one runs.
+// mustRestore reports whether the accepted release of an earlier process isn't
+// loaded and another one is desired. A failed attempt is repeated until either is
+// accepted.
+func (c *core) mustRestore() bool {
+	return c.started && c.accepted == nil && !c.restore.Accepted.Empty() && !c.restore.Accepted.Equal(c.desired)
+}
+
+// due reports whether the load should start.
+func (l *loading) due(now time.Time) bool {
+	return l.phase == loadIdle || l.phase == loadWaiting && !l.retryAt.After(now)
+}
+
+// running returns the load with this number while it runs, nil otherwise.
+func (c *core) running(number int) *loading {
+	for _, l := range []*loading{&c.load, &c.restoration} {
+		if l.phase == loadRunning && l.number == number {
+			return l
+		}
+	}
+	return nil
+}
+
+// startLoad starts a due load unless another one runs. The accepted release of an
+// earlier process goes first; while it can't be loaded, the attempts alternate with
+// those of the desired release, so that neither keeps the other from starting.
 func (c *core) startLoad(now time.Time) []action {
-	l := &c.load
-	if l.phase == loadRunning || l.phase == loadDone || c.desired.Empty() && !l.restoring {
+	switch {
+	case c.load.phase == loadRunning || c.restoration.phase == loadRunning:
 		return nil
+	case c.mustRestore() && c.restoration.due(now):
+		return c.begin(&c.restoration, c.restore.Accepted, now)
+	case !c.desired.Empty() && c.load.due(now):
+		return c.begin(&c.load, c.desired, now)
 	}
-	if l.phase == loadWaiting && l.retryAt.After(now) {
-		return nil
-	}
-	if !l.restoring {
-		l.target = c.desired
-	}
-	l.number++
+	return nil
+}
+
+// begin starts a load.
+func (c *core) begin(l *loading, target Desired, now time.Time) []action {
+	c.loads++
+	l.number, l.target = c.loads, target
 	l.phase, l.step, l.since = loadRunning, StepRetrievePayload, now
 	l.attempt++
 	l.retryAt = time.Time{}
 	// The accepted release of an earlier process has passed its checks, and has no
 	// current release to compare with.
 	complete := c.accepted == nil && c.state == payload.Reconciling && (c.restore.Applied.Empty() || c.wasComplete(l.target))
-	check := !l.restoring && !complete && !c.restore.Accepted.Equal(l.target)
+	check := !complete && !c.restore.Accepted.Equal(l.target)
 	l.checked = check
 	current := Current{Overrides: c.overrides}
 	if c.accepted != nil {
@@ -55,35 +87,35 @@ func (c *core) startLoad(now time.Time) []action {
 }
 
 func (c *core) loadStep(e loadStepped, now time.Time) {
-	if c.load.phase != loadRunning || e.number != c.load.number || c.load.step == e.step {
+	l := c.running(e.number)
+	if l == nil || l.step == e.step {
 		return
 	}
-	c.load.step, c.load.since, c.lastProgress = e.step, now, now
+	l.step, l.since, c.lastProgress = e.step, now, now
 }
 
-// loaded ends a load: it accepts the release, or records why it is rejected.
+// loaded ends a load: it accepts the release, or records why it is rejected and
+// when the next attempt is due.
 func (c *core) loaded(e loaded, now time.Time) []action {
-	if c.load.phase != loadRunning || e.number != c.load.number {
+	l := c.running(e.number)
+	if l == nil {
 		return nil
 	}
-	c.load.violations = e.violations
-	c.load.verified, c.load.evidence = e.info.Verified, e.info.Evidence
+	l.violations = e.violations
+	l.verified, l.evidence = e.info.verified, e.info.evidence
 	failure := loadFailure(e)
 	if failure == nil {
-		return c.accept(e, now)
+		return c.accept(l, e, now)
 	}
-	c.load.failure, c.load.since = failure, now
-	if c.load.restoring {
-		// Continue with the desired release.
-		c.load = loading{number: c.load.number}
-		return nil
-	}
-	c.load.phase = loadWaiting
+	l.phase, l.failure, l.since = loadWaiting, failure, now
 	pause := c.interval
 	if failure.Retry {
-		pause = backoff(c.interval, c.load.attempt)
+		pause = backoff(c.interval, l.attempt)
+		if c.accepted == nil && c.restore.Accepted.Equal(l.target) {
+			pause = min(pause, maxRestorePause)
+		}
 	}
-	c.load.retryAt = now.Add(c.wait(pause))
+	l.retryAt = now.Add(c.wait(pause))
 	return nil
 }
 
@@ -122,14 +154,14 @@ func preconditionError(blocking []precondition.Violation) *UpdateError {
 	return out
 }
 
-// accept makes the loaded release the accepted one.
-func (c *core) accept(e loaded, now time.Time) []action {
+// accept makes the release that l loaded the accepted one.
+func (c *core) accept(l *loading, e loaded, now time.Time) []action {
 	p := e.info.Payload
 	before := c.accepted
 	release := Release{
-		Desired: c.load.target, Product: p.Product, VersionHash: p.VersionHash,
-		Verified: e.info.Verified, Evidence: e.info.Evidence,
-		Checked: c.load.checked, AcceptedRisks: risks(e.violations), Warnings: warnings(e.violations),
+		Desired: l.target, Product: p.Product, VersionHash: p.VersionHash,
+		Verified: e.info.verified, Evidence: e.info.evidence,
+		Checked: l.checked, AcceptedRisks: risks(e.violations), Warnings: warnings(e.violations),
 	}
 	if before != nil && before.sameContent(release) {
 		// Another revision of the source declares the same manifests.
@@ -147,11 +179,12 @@ func (c *core) accept(e loaded, now time.Time) []action {
 	if before == nil && c.state == payload.Reconciling {
 		c.restoreUnhealthy()
 	}
-	if c.load.restoring {
-		c.load = loading{number: c.load.number}
-	} else {
-		c.load.phase, c.load.step, c.load.failure, c.load.since = loadDone, StepPayloadLoaded, nil, now
+	if l == &c.load {
+		l.phase, l.step, l.failure, l.since = loadDone, StepPayloadLoaded, nil, now
+	} else if c.load.phase == loadWaiting && c.load.failure.Retry {
+		c.load.retryAt = now // what the restored release waited for may be over for the desired one too
 	}
+	c.restoration = loading{}
 	if before == nil && c.state == payload.Reconciling {
 		c.applied = c.accepted
 	}

@@ -30,7 +30,7 @@ func newRepairing(t *testing.T, names ...string) *repairing {
 	s := newScript(Restore{Accepted: desired("1.0.0"), Applied: desired("1.0.0")})
 	r := &repairing{core: s.core, now: s.now, ends: map[payload.ObjectID]time.Time{}, started: map[payload.ObjectID]int{}}
 	r.do(updated{generation: 1, desired: desired("1.0.0"), state: payload.Reconciling})
-	r.do(loaded{number: r.core.load.number, info: PayloadInfo{Payload: testPayload(t, "1.0.0", names...), Verified: true}})
+	r.do(loaded{number: r.core.load.number, info: PayloadInfo{Payload: testPayload(t, "1.0.0", names...), verified: true}})
 	r.do(syncStepped{r.core.sync.number, StepApplyManifests})
 	return r
 }

@@ -70,11 +70,11 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 	case "update":
 		return s.updateEvent(d)
 	case "step":
-		return loadStepped{s.core.load.number, Step(d.CmdArgs[0].Key)}
+		return loadStepped{s.running().number, Step(d.CmdArgs[0].Key)}
 	case "loaded":
 		return s.loadedEvent(t, d)
 	case "stale-loaded":
-		return loaded{number: s.core.load.number - 1, err: errors.New("stale")}
+		return loaded{number: s.running().number - 1, err: errors.New("stale")}
 	case "started":
 		return syncStepped{s.core.sync.number, StepApplyManifests}
 	case "health":
@@ -117,6 +117,14 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 	}
 }
 
+// running returns the load that runs, that of the desired release if none does.
+func (s *script) running() *loading {
+	if s.core.restoration.phase == loadRunning {
+		return &s.core.restoration
+	}
+	return &s.core.load
+}
+
 func (s *script) updateEvent(d *datadriven.TestData) event {
 	e := updated{generation: s.core.generation + 1, desired: desired(d.CmdArgs[0].Key), overrides: s.core.overrides, state: payload.Updating}
 	if state, ok := payload.ParseState(arg(d, "state")); ok {
@@ -134,7 +142,7 @@ func (s *script) updateEvent(d *datadriven.TestData) event {
 
 func (s *script) loadedEvent(t *testing.T, d *datadriven.TestData) event {
 	t.Helper()
-	e := loaded{number: s.core.load.number}
+	e := loaded{number: s.running().number}
 	if reason := arg(d, "error"); reason != "" {
 		e.err = &UpdateError{Code: reason, Message: "cause " + reason, Retry: !d.HasArg("permanent")}
 		return e
@@ -147,8 +155,8 @@ func (s *script) loadedEvent(t *testing.T, d *datadriven.TestData) event {
 	if name := arg(d, "warning"); name != "" {
 		e.violations = append(e.violations, precondition.Violation{Name: name, Reason: name, Message: "check failed"})
 	}
-	target := s.core.load.target
-	e.info = PayloadInfo{Payload: testPayload(t, target.Version, strings.Fields(d.Input)...), Verified: true}
+	target := s.running().target
+	e.info = PayloadInfo{Payload: testPayload(t, target.Version, strings.Fields(d.Input)...), verified: true}
 	return e
 }
 
@@ -332,6 +340,13 @@ func (s *script) renderStatus(out *strings.Builder) {
 		}
 		fmt.Fprintln(out)
 	}
+	if f := st.Restore.Failure; f != nil {
+		fmt.Fprintf(out, "  not restored: %s: %s (%s) attempt=%d retry=%v", st.Restore.Desired.Version, f, f.Code, st.Restore.Attempt, f.Retry)
+		if !st.Restore.RetryAt.IsZero() {
+			fmt.Fprintf(out, " at %s", s.clock(st.Restore.RetryAt))
+		}
+		fmt.Fprintln(out)
+	}
 	if f := st.Failure; f != nil {
 		fmt.Fprintf(out, "  failure: %s %s %s\n", f.Code, f.Effect, f)
 	}
@@ -368,9 +383,9 @@ func (s *script) renderStatus(out *strings.Builder) {
 func TestARejectedReleaseReportsItsSigners(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	c, _ := next(core{interval: time.Minute}, updated{generation: 1, desired: desired("1.0.0"), state: payload.Updating}, now)
-	info := PayloadInfo{Payload: testPayload(t, "1.0.0", "a"), Verified: true, Evidence: []string{"ci"}}
+	info := PayloadInfo{Payload: testPayload(t, "1.0.0", "a"), verified: true, evidence: []string{"ci"}}
 	c, _ = next(c, loaded{number: c.load.number, info: info, violations: []precondition.Violation{{Name: "GiantHop", Reason: "GiantHop", Blocking: true}}}, now)
-	if s := c.status(); s.Load.Failure == nil || !s.Load.Verified || !slices.Equal(s.Load.Evidence, info.Evidence) {
+	if s := c.status(); s.Load.Failure == nil || !s.Load.Verified || !slices.Equal(s.Load.Evidence, info.Evidence()) {
 		t.Errorf("load: %+v", s.Load)
 	}
 }
@@ -378,7 +393,7 @@ func TestARejectedReleaseReportsItsSigners(t *testing.T) {
 func TestBlockingObjectsReportWhetherTheyAreRetriable(t *testing.T) {
 	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
 	c, _ := next(core{interval: time.Minute}, updated{generation: 1, desired: desired("1.0.0"), state: payload.Updating}, now)
-	c, _ = next(c, loaded{number: c.load.number, info: PayloadInfo{Payload: testPayload(t, "1.0.0", "a", "b", "c"), Verified: true}}, now)
+	c, _ = next(c, loaded{number: c.load.number, info: PayloadInfo{Payload: testPayload(t, "1.0.0", "a", "b", "c"), verified: true}}, now)
 	c, _ = next(c, syncStepped{c.sync.number, StepApplyManifests}, now)
 	for name, retry := range map[string]bool{"a": true, "b": false} {
 		err := &UpdateError{Code: "Rejected", Effect: EffectFail, Object: object(name), Retry: retry}

@@ -69,7 +69,7 @@ func (w *fakeCluster) RetrievePayload(ctx context.Context, desired Desired) (Pay
 	if err := w.invalid[desired.Version]; err != nil {
 		return PayloadInfo{}, err
 	}
-	return PayloadInfo{Payload: w.payloads[desired.Version], Verified: true, Evidence: []string{"ci"}}, nil
+	return PayloadInfo{Payload: w.payloads[desired.Version], verified: true, evidence: []string{"ci"}}, nil
 }
 
 func (w *fakeCluster) Check(context.Context, Desired, *payload.Payload, Current) ([]precondition.Violation, error) {

@@ -109,8 +109,15 @@ func (m *machine) check() {
 	if m.core.accepted != nil && !m.core.paused && !m.syncing && m.core.wakeAt(m.now).IsZero() {
 		m.t.Fatal("the accepted release has neither a running nor a due sync")
 	}
-	if !m.core.desired.Empty() && !m.loading && m.core.load.phase == loadRunning {
+	if !m.loading && (m.core.load.phase == loadRunning || m.core.restoration.phase == loadRunning) {
 		m.t.Fatal("the core has a running load that doesn't run")
+	}
+	if m.core.load.phase == loadRunning && m.core.restoration.phase == loadRunning {
+		m.t.Fatal("two loads run")
+	}
+	latest := m.now.Add(m.core.interval * (100 + jitterPercent) / 100)
+	if r := m.core.restoration; m.core.mustRestore() && !m.loading && (r.phase != loadWaiting || r.retryAt.After(latest)) {
+		m.t.Fatalf("the restore of the accepted release is dropped: phase %d, due %s", r.phase, r.retryAt)
 	}
 	if wanted := !m.core.desired.Empty() && (m.core.accepted == nil || !m.core.accepted.Equal(m.core.desired)); wanted && !m.loading && m.core.wakeAt(m.now).IsZero() {
 		m.t.Fatal("the desired release has neither a running nor a due load")

@@ -15,12 +15,17 @@ func (c *core) status() SyncWorkerStatus {
 		Generation: c.generation, Desired: c.desired, State: c.state, Attempt: c.attempt, Completed: c.completed,
 		Initial: c.initial || !c.started, Paused: c.paused, LastProgress: c.lastProgress, RunLevel: c.sync.runLevel,
 		History: c.history, DriftRepairs: c.driftRepairs, Waits: c.currentClocks(), Pruning: c.pruning,
-		Load: LoadStatus{
-			Desired: c.load.target, Step: c.load.step, Failure: c.load.failure, Violations: c.load.violations,
-			Verified: c.load.verified, Evidence: c.load.evidence,
-			Attempt: c.load.attempt, RetryAt: c.load.retryAt, LastTransition: c.load.since,
-		},
-		Step: c.load.step,
+		Load: c.load.status(), Step: c.load.step,
+	}
+	if c.accepted == nil && !c.restore.Accepted.Empty() {
+		s.Restore = c.load.status()
+		if c.mustRestore() {
+			s.Restore = c.restoration.status()
+		}
+		s.Restore.Desired = c.restore.Accepted
+		if c.restoration.phase == loadRunning {
+			s.Step = c.restoration.step
+		}
 	}
 	if c.applied != nil {
 		s.Applied = c.applied.Release
@@ -59,6 +64,15 @@ func (c *core) status() SyncWorkerStatus {
 		}
 	}
 	return s
+}
+
+// status returns the progress of a load.
+func (l *loading) status() LoadStatus {
+	return LoadStatus{
+		Desired: l.target, Step: l.step, Failure: l.failure, Violations: l.violations,
+		Verified: l.verified, Evidence: l.evidence,
+		Attempt: l.attempt, RetryAt: l.retryAt, LastTransition: l.since,
+	}
 }
 
 // errors returns the errors of the running sync, of the last sync until the running

@@ -24,6 +24,7 @@ import (
 
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/payload/precondition"
+	"github.com/lockstep-dev/lockstep/payload/verify"
 )
 
 // Desired is a desired release: the input of the PayloadRetriever.
@@ -61,13 +62,29 @@ type Override struct {
 
 // PayloadInfo is a retrieved, verified and loaded release.
 type PayloadInfo struct {
-	// Payload is the loaded payload.
-	Payload *payload.Payload
-	// Verified reports whether the signatures satisfy the trust policy.
-	Verified bool
-	// Evidence are the verified signatures, one line each, for the history.
-	Evidence []string
+	// Payload is the loaded payload, nil for one that was verified and rejected later.
+	Payload  *payload.Payload
+	verified bool
+	evidence []string
 }
+
+// Retrieved returns the information about a release that satisfied the trust policy,
+// and about its payload, nil before it is loaded. A payload of another digest isn't
+// verified.
+func Retrieved(signed verify.Signed, p *payload.Payload) PayloadInfo {
+	info := PayloadInfo{Payload: p}
+	if !signed.IsZero() && (p == nil || p.Digest == signed.Digest()) {
+		info.verified, info.evidence = true, signed.Evidence().Lines()
+	}
+	return info
+}
+
+// Verified reports whether the signatures satisfy the trust policy. Only Retrieved,
+// with a Signed, makes it true.
+func (i PayloadInfo) Verified() bool { return i.verified }
+
+// Evidence returns the verified signatures, one line each, for the history.
+func (i PayloadInfo) Evidence() []string { return i.evidence }
 
 // PayloadRetriever verifies, fetches and loads a release.
 //
@@ -325,6 +342,10 @@ type SyncWorkerStatus struct {
 	// Desired is the desired release, Load its progress until it is accepted.
 	Desired Desired
 	Load    LoadStatus
+	// Restore is the progress of loading the accepted release of an earlier process,
+	// zero once any release is accepted. If that release is the desired one, it is
+	// Load.
+	Restore LoadStatus
 	// Actual is the accepted release: verified, loaded, being applied.
 	Actual Release
 	// Applied is the last complete release.
@@ -355,13 +376,39 @@ type SyncWorkerStatus struct {
 	DriftRepairs int
 }
 
-// DeepCopy returns a copy that shares no mutable data.
+// DeepCopy returns a copy that shares no mutable data. Errors are immutable.
 func (s SyncWorkerStatus) DeepCopy() *SyncWorkerStatus {
+	s.Desired = s.Desired.clone()
+	s.Load, s.Restore = s.Load.clone(), s.Restore.clone()
+	s.Actual, s.Applied = s.Actual.clone(), s.Applied.clone()
 	s.Blocking = slices.Clone(s.Blocking)
 	s.History = slices.Clone(s.History)
-	s.Load.Violations = slices.Clone(s.Load.Violations)
+	for i := range s.History {
+		s.History[i].Release = s.History[i].clone()
+	}
 	s.Waits = maps.Clone(s.Waits)
+	s.Warnings = slices.Clone(s.Warnings)
+	s.EnabledCapabilities, s.ImplicitCapabilities = slices.Clone(s.EnabledCapabilities), slices.Clone(s.ImplicitCapabilities)
 	return &s
+}
+
+func (d Desired) clone() Desired {
+	d.Signatures, d.Waivers = slices.Clone(d.Signatures), slices.Clone(d.Waivers)
+	d.Selection.FeatureGates, d.Selection.Capabilities = slices.Clone(d.Selection.FeatureGates), slices.Clone(d.Selection.Capabilities)
+	return d
+}
+
+func (r Release) clone() Release {
+	r.Desired = r.Desired.clone()
+	r.Evidence = slices.Clone(r.Evidence)
+	r.AcceptedRisks, r.Warnings = slices.Clone(r.AcceptedRisks), slices.Clone(r.Warnings)
+	return r
+}
+
+func (l LoadStatus) clone() LoadStatus {
+	l.Desired = l.Desired.clone()
+	l.Evidence, l.Violations = slices.Clone(l.Evidence), slices.Clone(l.Violations)
+	return l
 }
 
 // SyncWork is the work of one sync.

@@ -5,7 +5,6 @@ package git
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -19,6 +18,8 @@ import (
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 	"github.com/skeema/knownhosts"
 	"golang.org/x/crypto/ssh"
+
+	"github.com/lockstep-dev/lockstep/config/outbound"
 )
 
 // Credentials give access to a repository. Empty fields aren't used. They are read
@@ -88,14 +89,11 @@ func (c Credentials) httpAuth() transport.AuthMethod {
 }
 
 // httpClient returns a client for one session. Sources share no client.
-func (c Credentials) httpClient(limit int64) (*http.Client, error) {
-	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+func (c Credentials) httpClient(via outbound.Settings, limit int64) (*http.Client, error) {
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: via.Roots()}
 	if len(c.CA) > 0 {
-		roots, err := x509.SystemCertPool()
+		roots, err := outbound.WithCAs(via.Roots(), c.CA)
 		if err != nil {
-			roots = x509.NewCertPool()
-		}
-		if !roots.AppendCertsFromPEM(c.CA) {
 			return nil, refuse(ReasonInvalid, "ca.crt contains no PEM certificate")
 		}
 		conf.RootCAs = roots
@@ -108,7 +106,7 @@ func (c Credentials) httpClient(limit int64) (*http.Client, error) {
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}
-	proxy := http.ProxyFromEnvironment
+	proxy := via.Proxy
 	if c.Proxy != "" {
 		u, err := url.Parse(c.Proxy)
 		if err != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/go-git/go-git/v5/storage/memory"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
@@ -38,6 +39,8 @@ type PublisherConfig struct {
 	// Cluster is the suffix of the branch refs/heads/lockstep-status/<Cluster>.
 	// No other ref is written.
 	Cluster string
+	// Outbound is as in Config.
+	Outbound outbound.Settings
 	// Credentials for pushing, called before each connection.
 	Credentials func(context.Context) (Credentials, error)
 	// SigningKey returns an SSH private key in PEM and is called for each
@@ -111,7 +114,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	}
 	return &Publisher{
 		cfg: cfg, last: last, ref: plumbing.ReferenceName("refs/heads/" + StatusBranchPrefix + cfg.Cluster),
-		remote: remote{url: u, credentials: cfg.Credentials, timeout: cfg.Timeout, maxSize: 1 << 20},
+		remote: remote{url: u, outbound: cfg.Outbound, credentials: cfg.Credentials, timeout: cfg.Timeout, maxSize: 1 << 20},
 	}, nil
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	"github.com/go-git/go-git/v5/plumbing/transport/file"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
+
+	"github.com/lockstep-dev/lockstep/config/outbound"
 )
 
 // maxRefs bounds what a server may advertise, in bytes: about 150,000
@@ -26,6 +28,7 @@ const maxRefs = 16 << 20
 // remote is a repository on a server, with its credentials and limits.
 type remote struct {
 	url         *url.URL
+	outbound    outbound.Settings
 	credentials func(context.Context) (Credentials, error)
 	timeout     time.Duration
 	maxSize     int64 // of one pack
@@ -50,7 +53,7 @@ func (r *remote) transport(ctx context.Context) (transport.Transport, *transport
 	case "file":
 		return file.NewClient(transport.UploadPackServiceName, transport.ReceivePackServiceName), ep, nil, nil
 	}
-	client, err := creds.httpClient(r.maxSize)
+	client, err := creds.httpClient(r.outbound, r.maxSize)
 	if err != nil {
 		return nil, nil, nil, err
 	}

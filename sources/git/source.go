@@ -36,6 +36,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 
+	"github.com/lockstep-dev/lockstep/config/outbound"
 	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/sources"
 )
@@ -53,6 +54,9 @@ type Config struct {
 	Path string
 	// Dir is the directory of the mirror. Only one Source may use it at a time.
 	Dir string
+	// Outbound has the proxy and the certificate authorities for https, in addition to
+	// those of the credentials.
+	Outbound outbound.Settings
 	// Credentials is called before each connection; nil for anonymous access.
 	Credentials func(context.Context) (Credentials, error)
 	// Authorities returns the keys that may sign revisions. Each Fetch calls it,
@@ -119,7 +123,7 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = time.Minute
 	}
-	return &Source{cfg: cfg, remote: remote{url: u, credentials: cfg.Credentials, timeout: cfg.Timeout, maxSize: cfg.MaxSize}}, nil
+	return &Source{cfg: cfg, remote: remote{url: u, outbound: cfg.Outbound, credentials: cfg.Credentials, timeout: cfg.Timeout, maxSize: cfg.MaxSize}}, nil
 }
 
 // Fetch implements sources.Source. Errors are *Error.

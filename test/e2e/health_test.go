@@ -154,7 +154,7 @@ func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 // remembersWait checks that the persisted state has a wait for the Widget.
 func remembersWait(ctx context.Context, w *env.Env) error {
 	var store corev1.ConfigMap
-	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: state.SourcesName}, &store); err != nil {
+	if err := w.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: state.ReleaseObject(platform)}, &store); err != nil {
 		return err
 	}
 	stored := store.Data["state.json"]

@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +31,7 @@ func TestOutagesStopNothingThatRuns(t *testing.T) { //nolint:tparallel // the ca
 	s := newStable(t, 0)
 	t.Run("WithoutGitTheAcceptedStateIsKept", func(t *testing.T) { testGitOutage(t, s) })
 	t.Run("WithoutTheRegistryAnUpdateWaitsAndRepairContinues", func(t *testing.T) { testRegistryOutage(t, s) })
+	t.Run("WithAnEmptyDiskAndABadReleaseTheAcceptedOneIsRestored", func(t *testing.T) { testEmptyDisk(t, s) })
 	t.Run("AfterAnAPIServerRestartReconciliationContinues", func(t *testing.T) { testAPIServerRestart(t, s) })
 }
 
@@ -143,6 +146,52 @@ func testRegistryOutage(t *testing.T, s *stable) {
 	s.w.Reg.Proxy.Up()
 	waitApplied(t, s.w, platform, "1.1.0")
 	s.repairs(t, "1.1.0")
+}
+
+// testEmptyDisk starts a process with an empty disk, as a new pod or the standby has
+// it, while the registry and the Git server are away and the desired release is a bad
+// one.
+func testEmptyDisk(t *testing.T, s *stable) {
+	bad := unsigned(t, s.w, platformRelease("1.1.1", nil))
+	push(t, s.w, "platform 1.1.1, unsigned", map[string]string{platformFile: declare(platform, "1.1.1", bad) + "  interval: 10s\n"})
+	s.refused(t, platform, "1.1.1", "Unsigned")
+	before, err := getRelease(t.Context(), s.w, platform)
+	must(t, err)
+	source := &v1alpha1.GitSource{}
+	must(t, s.w.Client.Get(t.Context(), client.ObjectKeyFromObject(sourceObject()), source))
+	s.w.Reg.Proxy.Down()
+	defer s.w.Reg.Proxy.Up()
+	s.w.Git.Proxy.Down()
+	defer s.w.Git.Proxy.Up()
+	must(t, s.w.Reconciler.Kill())
+	must(t, os.RemoveAll(s.w.Path("reconciler-state")))
+	must(t, s.w.StartReconciler())
+	contains(t, waitCondition(t, s.w, releaseObject(platform), v1alpha1.ConditionFailing, "True", "FetchFailed"),
+		"1.1.0 not loaded after the restart", "retried automatically")
+	after, err := getRelease(t.Context(), s.w, platform)
+	must(t, err)
+	for name, diff := range map[string]string{
+		"accepted": cmp.Diff(before.Status.Accepted, after.Status.Accepted), "applied": cmp.Diff(before.Status.Applied, after.Status.Applied),
+		"history": cmp.Diff(before.Status.History, after.Status.History),
+	} {
+		if diff != "" {
+			t.Errorf("%s without the registry (-before +after the restart):\n%s", name, diff)
+		}
+	}
+	if b := after.Status.Progress.Blocking; len(b) != 1 || b[0].RetryAt == nil {
+		t.Errorf("blocking is %+v, want the next attempt", b)
+	}
+	waitCondition(t, s.w, sourceObject(), v1alpha1.ConditionReady, "False", "FetchFailed")
+	now := &v1alpha1.GitSource{}
+	must(t, s.w.Client.Get(t.Context(), client.ObjectKeyFromObject(source), now))
+	if diff := cmp.Diff(source.Status.AcceptedRevision, now.Status.AcceptedRevision); diff != "" {
+		t.Errorf("accepted revision without Git (-before +after the restart):\n%s", diff)
+	}
+	s.w.Reg.Proxy.Up()
+	waitCondition(t, s.w, releaseObject(platform), v1alpha1.ConditionFailing, "False", "")
+	s.repairs(t, "1.1.0")
+	s.w.Git.Proxy.Up()
+	s.refused(t, platform, "1.1.1", "Unsigned")
 }
 
 // testAPIServerRestart restarts the API server during an update. The
