@@ -46,7 +46,7 @@ func (w *watcher) run(ctx context.Context, drifted func(payload.ObjectID)) error
 		select {
 		case <-ctx.Done():
 			if w.flushed != nil {
-				<-w.flushed
+				w.flushEnded(ctx, <-w.flushed)
 			}
 			return nil
 		case err := <-w.flushed:

@@ -299,10 +299,10 @@ func (env *testEnv) awaitKind(id payload.ObjectID) {
 func TestReplicasOfACustomResourceThatLeaveTheManifestKeepTheirValue(t *testing.T) {
 	for name, tc := range map[string]struct {
 		field   string
-		foreign bool // The CRD isn't in the set.
+		outside bool // The CRD isn't in the set.
 	}{
 		"CRD in the set":       {field: "replicas"},
-		"CRD of another owner": {field: "replicas", foreign: true},
+		"CRD of another owner": {field: "replicas", outside: true},
 		"another field":        {field: "size"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestReplicasOfACustomResourceThatLeaveTheManifestKeepTheirValue(t *testing.
 			ms := env.manifests(text)
 			bare := env.manifests(strings.Replace(text, tc.field+": 3, color: red", "color: blue", 1))
 			back := env.manifests(strings.Replace(text, tc.field+": 3", tc.field+": 4", 1))
-			if tc.foreign {
+			if tc.outside {
 				env.found(ms[0], "installer")
 				env.awaitKind(ms[1].ID)
 				ms, bare, back = ms[1:], bare[1:], back[1:]

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/lockstep-dev/lockstep/config/sanitize"
 	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
@@ -82,7 +81,7 @@ func (a Adoption) String() string {
 	describe := func(verb, preposition string, fields map[string][]string) {
 		names := slices.Sorted(maps.Keys(fields))
 		for _, name := range names[:min(len(names), maxManagers)] {
-			parts = append(parts, verb+" "+strings.Join(fields[name], ", ")+" "+preposition+" "+sanitize.Clip(name, 60))
+			parts = append(parts, verb+" "+strings.Join(fields[name], ", ")+" "+preposition+" "+name)
 		}
 	}
 	describe("took", "from", a.Taken)
