@@ -270,6 +270,13 @@ func (e *Engine) Prunable() (ids []payload.ObjectID, total int) {
 	return sortedIDs(e.pruner.deletable(all)), total
 }
 
+// Protected returns the objects of the inventory whose manifests forbid to prune
+// them, ordered by identity.
+func (e *Engine) Protected() []payload.ObjectID {
+	all, _ := e.set.inventory(nil)
+	return sortedIDs(slices.DeleteFunc(all, func(en inventory.Entry) bool { return !en.Protected }))
+}
+
 // Made returns the objects of the inventory that the set created, ordered by
 // identity.
 func (e *Engine) Made() []payload.ObjectID {

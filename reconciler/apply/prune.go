@@ -245,6 +245,8 @@ func keepReason(en *inventory.Entry, own string) string {
 		return "it was never applied"
 	case !en.Created:
 		return "it existed before the set adopted it"
+	case en.Protected:
+		return "its manifest had the annotation " + payload.AnnotationPrune + ": disabled"
 	}
 	if why := protected(en.ID(), own); why != "" {
 		return why

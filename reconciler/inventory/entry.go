@@ -87,6 +87,9 @@ type Entry struct {
 	// Confirmed is true if the manifest confirms pruning a kind that requires
 	// it.
 	Confirmed bool `json:"p,omitempty"`
+	// Protected is true if the manifest forbids to prune the object. The next
+	// payload may not contain the manifest any more, so the inventory remembers it.
+	Protected bool `json:"pd,omitempty"`
 	// Finished is true for a Job that completed.
 	Finished bool `json:"f,omitempty"`
 	// Failed is true for a Job with a TTL that failed.
@@ -107,15 +110,15 @@ func NewEntry(m *payload.Manifest) Entry {
 	}
 }
 
-// Describe copies the manifest's version, position and prune confirmation, and
+// Describe copies the manifest's version, position and prune annotation, and
 // reports whether they changed. A negative order keeps the current one.
 func (e *Entry) Describe(m *payload.Manifest, order int) bool {
-	before := [...]any{e.Version, e.RunLevel, e.Order, e.Confirmed}
-	e.Version, e.RunLevel, e.Confirmed = m.GVK.Version, m.RunLevel, m.PruneConfirmed
+	before := [...]any{e.Version, e.RunLevel, e.Order, e.Confirmed, e.Protected}
+	e.Version, e.RunLevel, e.Confirmed, e.Protected = m.GVK.Version, m.RunLevel, m.PruneConfirmed, m.PruneDisabled
 	if order >= 0 {
 		e.Order = order
 	}
-	return before != [...]any{e.Version, e.RunLevel, e.Order, e.Confirmed}
+	return before != [...]any{e.Version, e.RunLevel, e.Order, e.Confirmed, e.Protected}
 }
 
 // ID returns the object's identity.
