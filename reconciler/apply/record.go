@@ -37,7 +37,10 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 		r.it.pace.repaired(now)
 	}
 	// An object that replaced ours is pre-existing.
-	en.Created = out.created || ob.initial != nil && managedfields.CreatedBy(ob.initial, s.manager) || en.Created && before.UID == o.UID
+	en.Created = out.created || ob.createdBy(s.manager) || en.Created && before.UID == o.UID ||
+		en.Taken != nil && en.Taken.Created && en.Taken.UID == o.UID
+	handedOver := en.Taken != nil
+	en.Taken = nil
 	if o.UID != before.UID || r.decision.changed {
 		en.Finished, en.Failed = false, false
 	}
@@ -47,10 +50,21 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 	if r.m.ID.GroupKind() == kinds.CustomResourceDefinition {
 		s.defined[definedKind(r.m)] = now
 	}
-	if en.Record != before {
+	if en.Record != before || handedOver {
 		s.store.Touch(en)
 	}
 	return changeOf(r.it, action)
+}
+
+// createdBy reports whether the set of manager, or one that gives the object,
+// created the object of the initial read.
+func (o *observation) createdBy(manager string) bool {
+	if o.initial == nil {
+		return false
+	}
+	return managedfields.CreatedBy(o.initial, manager) || slices.ContainsFunc(o.givers, func(owner string) bool {
+		return managedfields.CreatedBy(o.initial, live.ManagerPrefix+owner)
+	})
 }
 
 // actionOf returns what the apply did.

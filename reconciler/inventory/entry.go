@@ -68,6 +68,16 @@ type Yield struct {
 	Value live.Hash `json:"v"`
 }
 
+// Taken is what another set knew of an object when it handed the object over.
+type Taken struct {
+	// From is the owner of that set.
+	From string `json:"o"`
+	// UID is the object's, "" if that set had never applied it; Created is true if
+	// that set created it.
+	UID     types.UID `json:"u,omitempty"`
+	Created bool      `json:"c,omitempty"`
+}
+
 // Entry is one object of the inventory. Its JSON is one line of a shard; names
 // are short because there is one line per object.
 type Entry struct {
@@ -94,6 +104,10 @@ type Entry struct {
 	Finished bool `json:"f,omitempty"`
 	// Failed is true for a Job with a TTL that failed.
 	Failed bool `json:"ff,omitempty"`
+
+	// Taken is set until the first apply of an object that another set handed
+	// over.
+	Taken *Taken `json:"t,omitempty"`
 
 	// Record is that of the last apply.
 	Record
