@@ -48,6 +48,7 @@ type core struct {
 	attempt, completed int
 	failures           int
 	nextSync           time.Time
+	again              bool // a sync is due after the running one
 
 	// last are the errors of the last sync for objects without a newer success;
 	// since is when each object started to fail or wait.
@@ -146,6 +147,8 @@ type loading struct {
 	attempt    int
 	retryAt    time.Time
 	since      time.Time
+	// again requests another attempt if the running one fails.
+	again bool
 }
 
 // syncAttempt is one sync of the accepted payload.
@@ -231,6 +234,8 @@ type (
 	}
 	// retryNow retries what waits for its next attempt.
 	retryNow struct{}
+	// syncDue makes the next sync due.
+	syncDue struct{}
 	// pauseSet pauses or resumes all writes.
 	pauseSet struct{ on bool }
 	// intervalSet changes the interval.
@@ -303,6 +308,8 @@ func next(c core, e event, now time.Time) (core, []action) {
 		c.repaired(e, now)
 	case retryNow:
 		c.retryNow(now)
+	case syncDue:
+		c.nextSync, c.again = now, c.sync.running
 	case pauseSet:
 		out = c.pause(e)
 	case intervalSet:
@@ -370,8 +377,12 @@ func (c *core) stopSync() []action {
 
 // retryNow makes a waiting load and a failed sync due.
 func (c *core) retryNow(now time.Time) {
-	if c.load.phase == loadWaiting {
+	switch c.load.phase {
+	case loadWaiting:
 		c.load.retryAt = now
+	case loadRunning:
+		c.load.again = true // It may have checked what changed since.
+	default:
 	}
 	if c.failures > 0 && !c.sync.running {
 		c.nextSync = now

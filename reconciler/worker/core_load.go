@@ -36,7 +36,7 @@ func (c *core) startLoad(now time.Time) []action {
 		l.target = c.desired
 	}
 	l.number++
-	l.phase, l.step, l.since = loadRunning, StepRetrievePayload, now
+	l.phase, l.step, l.since, l.again = loadRunning, StepRetrievePayload, now, false
 	l.attempt++
 	l.retryAt = time.Time{}
 	// The accepted release of an earlier process has passed its checks, and has no
@@ -84,6 +84,9 @@ func (c *core) loaded(e loaded, now time.Time) []action {
 		pause = backoff(c.interval, c.load.attempt)
 	}
 	c.load.retryAt = now.Add(c.wait(pause))
+	if c.load.again {
+		c.load.retryAt = now
+	}
 	return nil
 }
 
