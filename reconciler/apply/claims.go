@@ -5,6 +5,7 @@ package apply
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +17,7 @@ import (
 )
 
 // claims are those of one set of the process. An object has one owner, whose
-// inventory lists it; claims state who wants it.
+// inventory lists it; claims state which payloads contain it.
 type claims struct {
 	set *set
 	// accepted are the objects of the payload being applied; false for those of
@@ -68,8 +69,8 @@ func (s *Shared) SetKnown(known func(owner string) bool) {
 	s.known = known
 }
 
-// wants returns the objects of the manifests, false for those of delete manifests.
-func wants(manifests []payload.Manifest) map[payload.ObjectID]bool {
+// claimsOf returns the objects of the manifests, false for those of delete manifests.
+func claimsOf(manifests []payload.Manifest) map[payload.ObjectID]bool {
 	out := make(map[payload.ObjectID]bool, len(manifests))
 	for i := range manifests {
 		out[manifests[i].ID] = !manifests[i].Delete
@@ -123,7 +124,7 @@ func (s *Shared) givesLocked(giver string, id payload.ObjectID, named bool) bool
 	return c.accepted != nil && !contained && !c.retired
 }
 
-// exists reports whether giver may still hand objects over by itself.
+// exists reports whether giver may still give objects.
 func (s *Shared) exists(giver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,16 +150,14 @@ func (s *Shared) holder(id payload.ObjectID, owner string) (holder *set, name st
 // set deletes them meanwhile. It replaces an earlier proposal; no manifests
 // withdraw it. Begin ends it too.
 func (e *Engine) Propose(manifests []payload.Manifest) {
-	proposed := wants(manifests)
+	var proposed map[payload.ObjectID]bool
+	if len(manifests) > 0 {
+		proposed = claimsOf(manifests)
+	}
 	e.set.shared.update(e.set.owner, func(c *claims) bool {
-		if len(c.proposed) == len(proposed) && !slices.ContainsFunc(manifests, func(m payload.Manifest) bool {
-			have, ok := c.proposed[m.ID]
-			return !ok || have == m.Delete
-		}) {
-			return false
-		}
+		same := maps.Equal(c.proposed, proposed)
 		c.proposed = proposed
-		return true
+		return !same
 	})
 }
 
@@ -173,33 +172,37 @@ func (e *Engine) Retire(retired bool) {
 }
 
 // accept claims the objects of the accepted payload.
-func (s *set) accept(manifests []payload.Manifest) {
-	accepted := wants(manifests)
-	s.shared.update(s.owner, func(c *claims) bool {
+func (h handovers) accept(manifests []payload.Manifest) {
+	accepted := claimsOf(manifests)
+	h.shared.update(h.owner, func(c *claims) bool {
+		same := c.accepted != nil && c.proposed == nil && maps.Equal(c.accepted, accepted)
 		c.accepted, c.proposed = accepted, nil
-		return true
+		return !same
 	})
 }
 
 // names reports whether the set names owner in spec.adopt, or the manifest by its
 // annotation.
-func (s *set) names(owner string, m *payload.Manifest) bool {
+func (h handovers) names(owner string, m *payload.Manifest) bool {
 	if adoptFrom(m) == live.ManagerPrefix+owner {
 		return true
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return slices.Contains(s.adopt, owner)
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return slices.Contains(h.adopt, owner)
 }
 
 // refusal returns the error for an object of another set.
-func (s *set) refusal(id payload.ObjectID, owner string) *Error {
-	if s.shared.exists(owner) {
+func (h handovers) refusal(id payload.ObjectID, owner string) *Error {
+	if h.shared.exists(owner) {
 		return ownedByOther(id, owner)
 	}
 	return permanent(id, ReasonOwnedByOther,
 		"the object is managed by %.100q, which doesn't exist any more; add %[2]q to spec.adopt to take its objects over", owner, owner)
 }
+
+// handovers moves objects from other sets of the process to a set.
+type handovers struct{ *set }
 
 // handover is one object that passes from a set to another.
 type handover struct {
@@ -209,12 +212,12 @@ type handover struct {
 }
 
 // takeAll takes those objects of the manifests that other sets give.
-func (s *set) takeAll(ctx context.Context, manifests []payload.Manifest) error {
+func (h handovers) takeAll(ctx context.Context, manifests []payload.Manifest) error {
 	var list []handover
 	for i := range manifests {
 		m := &manifests[i]
-		from, owner := s.shared.holder(m.ID, s.owner)
-		if m.Delete || from == nil || !s.shared.gives(owner, m.ID, s.names(owner, m)) {
+		from, owner := h.shared.holder(m.ID, h.owner)
+		if m.Delete || from == nil || !h.shared.gives(owner, m.ID, h.names(owner, m)) {
 			continue
 		}
 		if it := from.item(m.ID); it != nil {
@@ -223,50 +226,50 @@ func (s *set) takeAll(ctx context.Context, manifests []payload.Manifest) error {
 	}
 	// All sets lock the items in one order.
 	slices.SortFunc(list, func(a, b handover) int { return a.manifest.ID.Compare(b.manifest.ID) })
-	return s.take(ctx, list)
+	return h.take(ctx, list)
 }
 
 // take moves the objects to the set. Its inventory is written before those of the
 // givers, so that after a crash an object is in at least one of them; loadLocked
 // resolves two.
-func (s *set) take(ctx context.Context, list []handover) error {
+func (h handovers) take(ctx context.Context, list []handover) error {
 	taken := make([]handover, 0, len(list))
 	defer func() {
-		for _, h := range taken {
-			h.from.settle(h.item)
+		for _, one := range taken {
+			one.from.settle(one.item)
 		}
 	}()
-	for _, h := range list {
-		h.item.busy.Lock()
-		en, deleting := h.from.entryOf(h.item)
+	for _, one := range list {
+		one.item.busy.Lock()
+		en, deleting := one.from.entryOf(one.item)
 		if en == nil || deleting {
-			h.from.settle(h.item)
+			one.from.settle(one.item)
 			continue // Its deletion was requested before; it is created again.
 		}
-		taken = append(taken, h)
-		s.mu.Lock()
-		it := s.addLocked(h.manifest, -1)
+		taken = append(taken, one)
+		h.mu.Lock()
+		it := h.addLocked(one.manifest, -1)
 		if !it.entry.Stored() {
-			s.store.Add(it.entry)
+			h.store.Add(it.entry)
 		}
-		it.entry.Taken = &inventory.Taken{From: h.from.owner, UID: en.UID, Created: en.Created}
+		it.entry.Taken = &inventory.Taken{From: one.from.owner, UID: en.UID, Created: en.Created}
 		if !en.Applied() && en.Taken != nil {
 			it.entry.Taken = en.Taken // It passes through a set that hasn't applied it.
 		}
-		s.store.Touch(it.entry)
-		s.mu.Unlock()
+		h.store.Touch(it.entry)
+		h.mu.Unlock()
 	}
 	if len(taken) == 0 {
 		return nil
 	}
-	if err := s.flush(ctx); err != nil {
+	if err := h.flush(ctx); err != nil {
 		return err
 	}
 	givers := map[*set]bool{}
-	for _, h := range taken {
-		s.shared.transfer(h.manifest.ID, s.owner)
-		h.from.forget(h.item)
-		givers[h.from] = true
+	for _, one := range taken {
+		h.shared.transfer(one.manifest.ID, h.owner)
+		one.from.forget(one.item)
+		givers[one.from] = true
 	}
 	for from := range givers {
 		if err := from.flush(ctx); err != nil {
@@ -290,11 +293,11 @@ func (s *set) entryOf(it *item) (en *inventory.Entry, deleting bool) {
 
 // givers returns the other sets that have a field manager on the object, all of
 // which give it. It returns an error if one doesn't.
-func (s *set) givers(m *payload.Manifest, entries []metav1.ManagedFieldsEntry) ([]string, error) {
-	owners := managedfields.OtherSets(entries, s.manager)
+func (h handovers) givers(m *payload.Manifest, entries []metav1.ManagedFieldsEntry) ([]string, error) {
+	owners := managedfields.OtherSets(entries, h.manager)
 	for _, owner := range owners {
-		if s.tookFrom(m.ID) != owner && !s.shared.gives(owner, m.ID, s.names(owner, m)) {
-			return nil, s.refusal(m.ID, owner)
+		if h.tookFrom(m.ID) != owner && !h.shared.gives(owner, m.ID, h.names(owner, m)) {
+			return nil, h.refusal(m.ID, owner)
 		}
 	}
 	return owners, nil
@@ -313,20 +316,20 @@ func (s *set) tookFrom(id payload.ObjectID) string {
 
 // endHandover ends a handover between the set and another one, during which the
 // process ended. It returns false if there was none.
-func (s *set) endHandover(id payload.ObjectID, owner string) bool {
-	other, name := s.shared.holder(id, s.owner)
+func (h handovers) endHandover(id payload.ObjectID, owner string) bool {
+	other, name := h.shared.holder(id, h.owner)
 	if other == nil || name != owner {
 		return false
 	}
 	switch {
-	case s.tookFrom(id) == owner:
-		s.shared.transfer(id, s.owner)
+	case h.tookFrom(id) == owner:
+		h.shared.transfer(id, h.owner)
 		if it := other.item(id); it != nil {
 			other.forget(it)
 		}
-	case other.tookFrom(id) == s.owner:
-		if it := s.item(id); it != nil {
-			s.forget(it)
+	case other.tookFrom(id) == h.owner:
+		if it := h.item(id); it != nil {
+			h.forget(it)
 		}
 	default:
 		return false
@@ -345,11 +348,11 @@ func (s *set) managerOn(it *item) string {
 
 // ownedByOthers returns the owners of those objects that another set has and
 // doesn't give.
-func (s *set) ownedByOthers(manifests []payload.Manifest) map[payload.ObjectID]string {
+func (h handovers) ownedByOthers(manifests []payload.Manifest) map[payload.ObjectID]string {
 	out := map[payload.ObjectID]string{}
 	for i := range manifests {
 		m := &manifests[i]
-		if _, owner := s.shared.holder(m.ID, s.owner); owner != "" && !s.shared.gives(owner, m.ID, s.names(owner, m)) {
+		if _, owner := h.shared.holder(m.ID, h.owner); owner != "" && !h.shared.gives(owner, m.ID, h.names(owner, m)) {
 			out[m.ID] = owner
 		}
 	}

@@ -306,4 +306,3 @@ func TestARetiredSetKeepsTheObjectsThatNobodyNames(t *testing.T) {
 		t.Errorf("%s claims an object that it deletes", by)
 	}
 }
-

@@ -15,6 +15,9 @@
 // UID, that the set created, that still has the set's field manager, and that
 // has no controller. Labels and annotations delete nothing.
 //
+// The package has many files, since each decision and each kind of request has one;
+// all work on one set, whose lock they share.
+//
 // The callers order the manifests and wait for health.
 package apply
 
@@ -306,7 +309,7 @@ func sortedIDs(entries []inventory.Entry) (ids []payload.ObjectID) {
 // another set of this process, except objects that it gives. It sends no request;
 // objects of other tools are found by a dry run.
 func (e *Engine) Others(manifests []payload.Manifest) map[payload.ObjectID]string {
-	return e.set.ownedByOthers(manifests)
+	return handovers{e.set}.ownedByOthers(manifests)
 }
 
 // Deleting returns the objects that are still to be deleted according to the

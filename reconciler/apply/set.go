@@ -100,7 +100,7 @@ func (s *set) load(ctx context.Context) (problems []string, err error) {
 	s.live.Track(interests...)
 	s.mu.Unlock()
 	for id, other := range others { // Without a lock: the other set has one, too.
-		if !s.endHandover(id, other) {
+		if !(handovers{s}).endHandover(id, other) {
 			problems = append(problems, fmt.Sprintf("%s is also in the inventory of %q", id, other))
 		}
 	}
@@ -170,8 +170,8 @@ func (s *set) destroy(ctx context.Context) error {
 
 // begin adds the objects of the manifests, and writes the inventory.
 func (s *set) begin(ctx context.Context, manifests []payload.Manifest) error {
-	s.accept(manifests)
-	if err := s.takeAll(ctx, manifests); err != nil {
+	(handovers{s}).accept(manifests)
+	if err := (handovers{s}).takeAll(ctx, manifests); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -218,11 +218,11 @@ func (s *set) addLocked(m *payload.Manifest, order int) *item {
 // to the inventory first.
 func (s *set) ensure(ctx context.Context, m *payload.Manifest) (*item, error) {
 	if other, ok := s.shared.claim(m.ID, s.owner); !ok {
-		if !s.shared.gives(other, m.ID, s.names(other, m)) {
-			return nil, s.refusal(m.ID, other)
+		if !s.shared.gives(other, m.ID, (handovers{s}).names(other, m)) {
+			return nil, (handovers{s}).refusal(m.ID, other)
 		}
 		one := []payload.Manifest{*m}
-		if err := s.takeAll(ctx, one); err != nil {
+		if err := (handovers{s}).takeAll(ctx, one); err != nil {
 			return nil, err
 		}
 		if other, ok := s.shared.claim(m.ID, s.owner); !ok {
@@ -368,7 +368,7 @@ func (s *set) setAdopt(tools []string) {
 // mayAdopt returns the other sets that give the object. It refuses objects of sets
 // that don't, and of tools that aren't adopted.
 func (s *set) mayAdopt(m *payload.Manifest, o *metav1.PartialObjectMetadata) (givers []string, err error) {
-	if givers, err = s.givers(m, o.ManagedFields); err != nil {
+	if givers, err = (handovers{s}).givers(m, o.ManagedFields); err != nil {
 		return nil, err
 	}
 	s.mu.RLock()

@@ -33,6 +33,8 @@ const (
 	ReasonVerified      = "Verified"
 	ReasonYielded       = "FieldYielded"
 	ReasonDependency    = "DependencyNotReady"
+	// ReasonRemovedFromGit is that of an object whose declaration left Git.
+	ReasonRemovedFromGit = "RemovedFromGit"
 )
 
 // ReleaseFacts is the input of Release.
