@@ -68,7 +68,7 @@ func (m *Manifest) setter(key string) func(value string) error {
 	case AnnotationRollbackFirst:
 		return flag(&m.RollbackFirst)
 	case AnnotationPrune:
-		return word(&m.PruneConfirmed, "confirmed")
+		return m.setPrune
 	case AnnotationSSA:
 		return word(&m.ForceFields, "force")
 	case AnnotationWait:
@@ -128,6 +128,18 @@ func (m *Manifest) annotateOne(key, value string) error {
 	}
 	if err := set(value); err != nil {
 		return &LoadError{Kind: ReasonInvalid, Message: fmt.Sprintf("annotation %s: %s", key, err)}
+	}
+	return nil
+}
+
+func (m *Manifest) setPrune(value string) error {
+	switch value {
+	case "confirmed":
+		m.PruneConfirmed = true
+	case "disabled":
+		m.PruneDisabled = true
+	default:
+		return fmt.Errorf("value %q, must be confirmed or disabled", value)
 	}
 	return nil
 }

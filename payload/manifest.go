@@ -108,6 +108,9 @@ type Manifest struct {
 	RollbackFirst bool
 	// PruneConfirmed allows pruning of kinds that require consent.
 	PruneConfirmed bool
+	// PruneDisabled protects the object: it is kept when it leaves the payload, and
+	// when its release is deleted.
+	PruneDisabled bool
 	// IgnoreFields are JSON pointers of fields that aren't managed.
 	IgnoreFields []string
 	// Health is a CEL expression for readiness, or "".

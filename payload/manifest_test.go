@@ -79,3 +79,16 @@ func TestCVODeleteOverridesCreateOnly(t *testing.T) {
 		t.Errorf("delete %v, create-only %v, %v", m.Delete, m.CreateOnly, err)
 	}
 }
+
+func TestPruneAnnotationTakesOnlyItsTwoValues(t *testing.T) {
+	for value, want := range map[string]struct{ confirmed, disabled, ok bool }{
+		"confirmed": {true, false, true}, "disabled": {false, true, true}, "enabled": {}, "false": {}, "": {},
+	} {
+		m, err := NewManifest(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a", "annotations": map[string]any{AnnotationPrune: value}},
+		}})
+		if (err == nil) != want.ok || err == nil && (m.PruneConfirmed != want.confirmed || m.PruneDisabled != want.disabled) {
+			t.Errorf("value %q: %v, confirmed %v, disabled %v; want %+v", value, err, m.PruneConfirmed, m.PruneDisabled, want)
+		}
+	}
+}

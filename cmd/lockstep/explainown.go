@@ -55,7 +55,7 @@ func (v *explainView) gitSource(s *v1alpha1.GitSource) {
 		v.line("status", "%s, %s ago", shortRevision(c.Revision), age(v.now, c.Time.Time))
 	}
 	for _, name := range s.Status.Orphaned {
-		v.line("orphaned", "%s was removed from Git and kept: annotation %s: %s is missing", name, v1alpha1.AnnotationPrune, v1alpha1.PruneEnabled)
+		v.line("orphaned", "%s was removed from Git and kept: annotation %s: %s is missing; to delete it: %s", name, v1alpha1.AnnotationPrune, v1alpha1.PruneEnabled, deleteCommand(name))
 	}
 }
 

@@ -371,6 +371,8 @@ func (v *explainView) manifest(e *evidence) {
 		switch {
 		case !h.Applied():
 			made = "not applied yet"
+		case h.Protected:
+			made = "never pruned: its manifest has the annotation " + payload.AnnotationPrune + ": disabled"
 		case h.Created:
 			made = "created by the release: pruned when the release drops it"
 		}

@@ -42,6 +42,8 @@ type inspection struct {
 	// Capabilities are enabled by the selection.
 	Capabilities []string        `json:"capabilities,omitempty"`
 	Excluded     []inspectedSkip `json:"excluded,omitempty"`
+	// NeverPruned are the objects with lockstep.dev/prune: disabled.
+	NeverPruned []string `json:"neverPruned,omitempty"`
 }
 
 // inspectedSkip is a document that the selection excludes.
@@ -216,6 +218,9 @@ func (in *inspection) place(m *payload.Manifest) {
 	}
 	c := &l.Components[len(l.Components)-1]
 	c.Objects = append(c.Objects, sanitize.Line(m.ID.String()))
+	if m.PruneDisabled {
+		in.NeverPruned = append(in.NeverPruned, sanitize.Line(m.ID.String()))
+	}
 }
 
 // write prints the inspection.
@@ -275,6 +280,9 @@ func (in *inspection) head(w io.Writer) {
 	}
 	for _, r := range slices.Sorted(maps.Keys(reasons)) {
 		fmt.Fprintf(w, "excluded\t%s\t%d documents\n", r, reasons[r])
+	}
+	for _, o := range in.NeverPruned {
+		fmt.Fprintf(w, "never pruned\t%s\n", o)
 	}
 	for _, p := range in.Problems {
 		fmt.Fprintf(w, "note\t%s\n", p)

@@ -140,8 +140,14 @@ func (v *statusView) source(b *strings.Builder, s *v1alpha1.GitSource) {
 		fmt.Fprintf(b, "  insecure  %s\n", sanitize.Line(c.Message))
 	}
 	for _, name := range s.Status.Orphaned {
-		fmt.Fprintf(b, "  orphaned  %s was removed from Git and kept\n", sanitize.Line(name))
+		fmt.Fprintf(b, "  orphaned  %s was removed from Git and kept; to delete it: %s\n", sanitize.Line(name), deleteCommand(name))
 	}
+}
+
+// deleteCommand deletes the object with a name such as ClusterRelease/site.
+func deleteCommand(object string) string {
+	kind, name, _ := strings.Cut(sanitize.Line(object), "/")
+	return fmt.Sprintf("kubectl delete %s %s -n %s", strings.ToLower(kind), name, v1alpha1.Namespace)
 }
 
 func (v *statusView) trustPolicy(b *strings.Builder, t *v1alpha1.TrustPolicy) {

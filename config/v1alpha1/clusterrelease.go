@@ -110,11 +110,13 @@ type ClusterReleaseSpec struct {
 	// +listType=atomic
 	// +optional
 	Overrides []Override `json:"overrides,omitempty"`
-	// Adopt lists the tools whose objects may be taken over: helm, flux, argo.
-	// Objects of a tool that isn't listed are not applied and are reported as
-	// OwnedByOther.
-	// +kubebuilder:validation:MaxItems=3
-	// +kubebuilder:validation:items:Enum=helm;flux;argo
+	// Adopt lists whose objects may be taken over: the tools helm, flux and argo,
+	// and, as clusterrelease/NAME, releases that were deleted or are no longer in
+	// Git, such as the old name of this one. Objects of others are not applied
+	// and are reported as OwnedByOther.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=80
+	// +kubebuilder:validation:items:Pattern=`^(helm|flux|argo|clusterrelease/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$`
 	// +listType=set
 	// +optional
 	Adopt []string `json:"adopt,omitempty"`

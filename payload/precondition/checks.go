@@ -321,7 +321,9 @@ func ownedByOther(f *Facts) []Violation {
 	if len(names) == 0 {
 		return nil
 	}
-	return blocking(OwnedByOther, "objects owned by another release or source: %s; remove them there or hand them over with lockstep.dev/adopt-from", joinNames(names))
+	out := blocking(OwnedByOther, "objects owned by another release or source: %s; remove them from its payload; if it left Git, add it to spec.adopt", joinNames(names))
+	out[0].Retriable = true // The other release may drop them in the same commit.
+	return out
 }
 
 // pruneGuard blocks releases that would delete more objects than allowed. The

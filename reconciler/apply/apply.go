@@ -296,7 +296,7 @@ func (a *applier) readInitial(ctx context.Context, r *request, view live.View) (
 		_, err := a.deleter.awaitGone(ctx, r.m.ID, r.target, live.Summarize(current))
 		return o, err
 	}
-	if err := a.set.mayAdopt(r.m.ID, current, adoptFrom(r.m)); err != nil {
+	if o.givers, err = a.set.mayAdopt(r.m, current); err != nil {
 		return o, err
 	}
 	o.initial, o.exists = current, true

@@ -172,7 +172,8 @@ func (d *dryRunner) tryAdopt(ctx context.Context, m *payload.Manifest, t target)
 	case o.DeletionTimestamp != nil:
 		return nil // The apply will create another object.
 	}
-	return d.set.mayAdopt(m.ID, o, adoptFrom(m))
+	_, err = d.set.mayAdopt(m, o)
+	return err
 }
 
 // tolerable reports whether a refusal resolves when the payload is applied in

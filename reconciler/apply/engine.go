@@ -15,6 +15,9 @@
 // UID, that the set created, that still has the set's field manager, and that
 // has no controller. Labels and annotations delete nothing.
 //
+// The package has many files, since each decision and each kind of request has one;
+// all work on one set, whose lock they share.
+//
 // The callers order the manifests and wait for health.
 package apply
 
@@ -298,6 +301,12 @@ func (e *Engine) Prune(ctx context.Context, keep map[payload.ObjectID]bool, opts
 	return e.pruner.prune(ctx, keep, opts)
 }
 
+// Leaves reports whether the inventory has objects that aren't in keep.
+func (e *Engine) Leaves(keep map[payload.ObjectID]bool) bool {
+	gone, _ := e.set.inventory(keep)
+	return len(gone) > 0
+}
+
 // Forget deletes the inventory and leaves the objects in the cluster.
 func (e *Engine) Forget(ctx context.Context) error { return e.set.destroy(ctx) }
 
@@ -314,10 +323,21 @@ func (e *Engine) Lost() []payload.ObjectID {
 }
 
 // Prunable returns the objects of the inventory that a prune may delete once
-// they leave the set, ordered by identity, and the size of the inventory.
+// they leave the set and that no other set claims, ordered by identity, and the
+// size of the inventory.
 func (e *Engine) Prunable() (ids []payload.ObjectID, total int) {
 	all, total := e.set.inventory(nil)
-	return sortedIDs(e.pruner.deletable(all)), total
+	deletable := slices.DeleteFunc(e.pruner.deletable(all), func(en inventory.Entry) bool {
+		return e.set.shared.claimant(en.ID(), e.set.owner) != ""
+	})
+	return sortedIDs(deletable), total
+}
+
+// Protected returns the objects of the inventory whose manifests forbid to prune
+// them, ordered by identity.
+func (e *Engine) Protected() []payload.ObjectID {
+	all, _ := e.set.inventory(nil)
+	return sortedIDs(slices.DeleteFunc(all, func(en inventory.Entry) bool { return !en.Protected }))
 }
 
 // Made returns the objects of the inventory that the set created, ordered by
@@ -336,10 +356,10 @@ func sortedIDs(entries []inventory.Entry) (ids []payload.ObjectID) {
 }
 
 // Others returns the owners of those objects of the manifests that belong to
-// another set of this process, except objects that it hands over. It sends no
-// request; objects of other tools are found by a dry run.
+// another set of this process, except objects that it gives. It sends no request;
+// objects of other tools are found by a dry run.
 func (e *Engine) Others(manifests []payload.Manifest) map[payload.ObjectID]string {
-	return e.set.shared.others(manifests, e.set.owner)
+	return handovers{e.set}.ownedByOthers(manifests)
 }
 
 // Leaving returns the pruned objects and those of delete manifests whose deletion

@@ -30,7 +30,7 @@ func TestPrunableReturnsTheObjectsThatAPruneDeletes(t *testing.T) {
 		return payload.ObjectID{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name}
 	}
 	lock := &sync.RWMutex{}
-	s := &set{items: map[payload.ObjectID]*item{}, store: inventory.NewStore(nil, "clusterrelease/x", ownNamespace, lock)}
+	s := &set{items: map[payload.ObjectID]*item{}, shared: NewShared(1), store: inventory.NewStore(nil, "clusterrelease/x", ownNamespace, lock)}
 	e := &Engine{set: s, pruner: &pruner{set: s, namespace: ownNamespace}}
 	add := func(id payload.ObjectID, change func(*item)) {
 		it := &item{id: id, entry: &inventory.Slot{Entry: inventory.Entry{Group: id.Group, Version: "v1", Kind: id.Kind, Name: id.Name, Record: inventory.Record{UID: "u"}, Created: true}}}

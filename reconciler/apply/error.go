@@ -91,11 +91,12 @@ func transient(id payload.ObjectID, reason, format string, args ...any) *Error {
 	return &Error{ID: id, reason: reason, retriable: true, message: fmt.Sprintf(format, args...)}
 }
 
-// ownedByOther returns the error for an object of another set.
+// ownedByOther returns the error for an object of another set. It is retried, since
+// the other set may give the object.
 func ownedByOther(id payload.ObjectID, owner string) *Error {
-	return permanent(id, ReasonOwnedByOther,
-		"the object is managed by %.100q; remove it from one of the two, or hand it over with the annotation %s: %s",
-		owner, payload.AnnotationAdoptFrom, owner)
+	return transient(id, ReasonOwnedByOther,
+		"the object is managed by %.100q; remove it from the payload of one of the two; "+
+			"if %[1]q left Git, add it to spec.adopt", owner)
 }
 
 // inventoryError converts the error of the inventory to an *Error if it has a

@@ -97,6 +97,8 @@ type observation struct {
 	// initial is the response of the initial read: the object isn't the one
 	// that the set applied.
 	initial *metav1.PartialObjectMetadata
+	// givers are the other sets that have a field manager on it and give it.
+	givers []string
 }
 
 // preexisting reports whether the object of a create-only manifest exists. It is
@@ -128,7 +130,7 @@ type state struct {
 func prepare(r *request, o *observation, s state) (preparation, error) {
 	var p preparation
 	if o.initial != nil && !o.preexisting(r.m) {
-		p.takeOver = managedfields.Adoptable(s.adopt, adoptFrom(r.m))
+		p.takeOver = managedfields.Adoptable(s.adopt, o.givers...)
 		if !r.m.ForceFields && managedfields.ScaledByControllers(live.Summarize(o.initial)) {
 			p.yield = yieldTo(false)
 		}
@@ -152,7 +154,7 @@ func prepare(r *request, o *observation, s state) (preparation, error) {
 	_, hasEntry := o.object.OwnFieldsOf(s.manager)
 	switch {
 	case managedfields.WrittenInteractively(o.object) && (r.decision.changed || !hasEntry):
-		p.takeOver = managedfields.Adoptable(nil, "")
+		p.takeOver = managedfields.Adoptable(nil)
 	case mayHoldRelinquished(r, o.object, s):
 		p.takeOver = managedfields.None
 	}
@@ -190,7 +192,7 @@ func mayHoldRelinquished(r *request, o *live.Object, s state) bool {
 // checkOwner refuses an object that another set manages too.
 func checkOwner(m *payload.Manifest, manager string, o *live.Object) error {
 	for _, own := range o.OwnFields {
-		if other := own.Manager.Value(); other != manager && other != adoptFrom(m) {
+		if other := own.Manager.Value(); other != manager {
 			return ownedByOther(m.ID, strings.TrimPrefix(other, live.ManagerPrefix))
 		}
 	}

@@ -36,6 +36,9 @@ type PruneResult struct {
 	Deleted []payload.ObjectID
 	// Orphaned objects left the inventory and stay in the cluster.
 	Orphaned []Orphan
+	// Held objects stay in the inventory until another set takes them, or no
+	// longer claims them.
+	Held []Held
 	// Pending objects are being deleted and stay in the inventory. Waiting counts the
 	// objects that are deleted after them.
 	Pending []payload.ObjectID
@@ -46,6 +49,13 @@ type PruneResult struct {
 type Orphan struct {
 	ID     payload.ObjectID
 	Reason string
+}
+
+// Held is an object that isn't deleted because another set claims it.
+type Held struct {
+	ID payload.ObjectID
+	// By is the owner of that set.
+	By string
 }
 
 // pruner deletes objects that left the set, and those of delete manifests.
@@ -66,6 +76,7 @@ func (p *pruner) prune(ctx context.Context, keep map[payload.ObjectID]bool, opts
 	known := len(gone)
 	gone = p.forgetImpossible(gone)
 	total -= known - len(gone)
+	gone = slices.DeleteFunc(gone, func(en inventory.Entry) bool { return p.held(en.ID(), &result) })
 	if len(gone) == 0 {
 		if known > 0 {
 			return result, p.set.flush(ctx)
@@ -198,6 +209,8 @@ func (p *pruner) pruneGroup(ctx context.Context, group []inventory.Entry, result
 		}
 		t, o, since, keep, err := p.pruneOne(ctx, it, en)
 		switch {
+		case errors.Is(err, errHeld):
+			p.held(it.id, result)
 		case err != nil:
 			failures = append(failures, err)
 		case keep == neverApplied:
@@ -260,7 +273,7 @@ func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t
 	}
 	since = deletedAt(o, p.now())
 	summary := live.Summarize(o)
-	if keep := notOurs(en, summary, p.set.manager); keep != "" {
+	if keep := notOurs(en, summary, p.set.managerOn(it)); keep != "" {
 		return t, nil, since, keep, nil
 	}
 	if p.set.containsUID(en) {
@@ -268,6 +281,9 @@ func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t
 	}
 	if o.DeletionTimestamp != nil {
 		return t, summary, since, "", nil
+	}
+	if !p.set.beginDeletion(it) {
+		return t, nil, since, "", errHeld
 	}
 	err = p.client.delete(ctx, t, o.UID)
 	if notFound(err) {
@@ -282,6 +298,29 @@ const (
 	preexisting  = "it existed before the set adopted it"
 )
 
+// errHeld is the result for an object that another set began to claim.
+var errHeld = errors.New("another set claims the object")
+
+// held reports whether another set claims the object, and adds it to the result.
+func (p *pruner) held(id payload.ObjectID, result *PruneResult) bool {
+	by := p.set.shared.claimant(id, p.set.owner)
+	if by == "" {
+		return false
+	}
+	result.Held = append(result.Held, Held{ID: id, By: by})
+	return true
+}
+
+// beginDeletion marks the object as being deleted, from when it can't be handed
+// over. It returns false if another set claims it; it.busy is held.
+func (s *set) beginDeletion(it *item) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	it.leaving = s.shared.claimant(it.id, s.owner) == ""
+	it.deleting = it.leaving
+	return it.deleting
+}
+
 // keepReason returns why the entry forbids to delete the object, or "". own is
 // Lockstep's namespace.
 func keepReason(en *inventory.Entry, own string) string {
@@ -290,6 +329,8 @@ func keepReason(en *inventory.Entry, own string) string {
 		return neverApplied
 	case !en.Created:
 		return preexisting
+	case en.Protected:
+		return "its manifest had the annotation " + payload.AnnotationPrune + ": disabled"
 	}
 	if why := protected(en.ID(), own); why != "" {
 		return why
@@ -403,7 +444,7 @@ func (p *pruner) settleDeleted(it *item) {
 func (p *pruner) recoverAll(ctx context.Context) {
 	all, _ := p.set.inventory(nil)
 	all = slices.DeleteFunc(all, func(en inventory.Entry) bool {
-		if en.Applied() {
+		if en.Applied() || en.Taken != nil {
 			return true
 		}
 		// Whether a kind was deleted costs a discovery each, so not now.
@@ -434,7 +475,7 @@ func (p *pruner) recoverRecords(ctx context.Context, entries []inventory.Entry) 
 	defer p.set.mu.Unlock()
 	for i := range entries {
 		known := &entries[i]
-		if it := p.set.items[known.ID()]; it != nil && known.Applied() && !it.entry.Applied() {
+		if it := p.set.items[known.ID()]; it != nil && known.Applied() && !it.entry.Applied() && it.entry.Taken == nil {
 			it.entry.UID, it.entry.Created = known.UID, known.Created
 			p.set.store.Touch(it.entry)
 		}
@@ -450,7 +491,12 @@ func (p *pruner) recoverRecord(ctx context.Context, en *inventory.Entry) error {
 	if o == nil || err != nil {
 		return err
 	}
-	if managedfields.CreatedBy(o, p.set.manager) {
+	switch {
+	case en.Taken != nil:
+		if en.Taken.UID == o.UID {
+			en.UID, en.Created = o.UID, en.Taken.Created
+		}
+	case managedfields.CreatedBy(o, p.set.manager):
 		en.UID, en.Created = o.UID, true
 	}
 	return nil

@@ -681,3 +681,33 @@ func TestAnObjectThatWasNeverAppliedLeavesWithoutANotice(t *testing.T) {
 		t.Errorf("the object of another tool was deleted")
 	}
 }
+
+func TestObjectWhosePruneIsDisabledIsKept(t *testing.T) {
+	for name, opts := range map[string]PruneOptions{"WhenItLeavesThePayload": generous, "WhenItsReleaseIsDeleted": {All: true}} {
+		t.Run(name, func(t *testing.T) {
+			env := newEnv(t)
+			text := strings.Replace(webSet, "name: settings, namespace: NS", "name: settings, namespace: NS, annotations: {lockstep.dev/prune: disabled}", 1)
+			ms := env.manifests(text)[:3]
+			env.apply(ms, Updating)
+			if can, total := env.engine.Prunable(); total != 3 || slices.Contains(can, ms[0].ID) {
+				t.Errorf("%v of %d objects may be pruned, want all but %s", can, total, ms[0].ID)
+			}
+			if protected := env.engine.Protected(); !slices.Equal(protected, []payload.ObjectID{ms[0].ID}) {
+				t.Errorf("protected: %v, want %s", protected, ms[0].ID)
+			}
+			env.restart() // The inventory remembers it.
+			keep := keepOf(ms[2:])
+			if opts.All {
+				keep = nil
+			}
+			result, err := env.engine.Prune(t.Context(), keep, opts)
+			must(t, err)
+			if !env.exists(ms[0].ID) || env.exists(ms[1].ID) {
+				t.Errorf("%+v: want only %s kept", result, ms[0].ID)
+			}
+			if env.noticesOf(ms[0].ID, ReasonOrphaned, "lockstep.dev/prune: disabled") != 1 {
+				t.Errorf("notices %+v, want one that names the annotation", env.notices)
+			}
+		})
+	}
+}

@@ -40,7 +40,10 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 		r.it.pace.repaired(now)
 	}
 	// An object that replaced ours is pre-existing.
-	en.Created = out.created || ob.initial != nil && managedfields.CreatedBy(ob.initial, s.manager) || en.Created && before.UID == o.UID
+	en.Created = out.created || ob.createdBy(s.manager) || en.Created && before.UID == o.UID ||
+		en.Taken != nil && en.Taken.Created && en.Taken.UID == o.UID
+	handedOver := en.Taken != nil
+	en.Taken = nil
 	if o.UID != before.UID || r.decision.changed {
 		en.Finished, en.Failed = false, false
 	}
@@ -60,8 +63,8 @@ func (s *set) record(r *request, ob *observation, out result) Change {
 		s.defined[definedKind(r.m)] = now
 	}
 	switch {
-	case en.Record == before && en.Lost == lost:
-	case action == Verified && r.it.pace.verifiedOften() && ownUnchanged(before, o, s.manager):
+	case en.Record == before && en.Lost == lost && !handedOver:
+	case !handedOver && action == Verified && r.it.pace.verifiedOften() && ownUnchanged(before, o, s.manager):
 		// Another writer keeps changing the object, as the leader of an election does.
 		// A restart costs one verification then.
 	default:
@@ -96,6 +99,17 @@ func (o *observation) generation() int64 {
 		return o.object.Generation
 	}
 	return 0
+}
+
+// createdBy reports whether the set of manager, or one that gives the object,
+// created the object of the initial read.
+func (o *observation) createdBy(manager string) bool {
+	if o.initial == nil {
+		return false
+	}
+	return managedfields.CreatedBy(o.initial, manager) || slices.ContainsFunc(o.givers, func(owner string) bool {
+		return managedfields.CreatedBy(o.initial, live.ManagerPrefix+owner)
+	})
 }
 
 // actionOf returns what the apply did.

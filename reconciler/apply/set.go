@@ -62,8 +62,9 @@ type item struct {
 	// retaken are the pointers of the fields whose yields ended and that weren't
 	// applied since.
 	retaken []string
-	// leaving objects are being pruned: their deletion is no drift.
-	leaving bool
+	// leaving objects are being pruned: their deletion is no drift. deleting ones
+	// were deleted by a request: they can't be handed over any more.
+	leaving, deleting bool
 	// deletion is that of a pruned object, or of one of a delete manifest, whose
 	// end wasn't confirmed in time.
 	deletion *deletion
@@ -76,6 +77,7 @@ func newSet(cfg *Config) *set {
 	}
 	s.store = inventory.NewStore(cfg.Inventory, cfg.Owner, cfg.Namespace, &s.mu)
 	s.sub = cfg.Live.Subscribe(s.has)
+	s.shared.register(s)
 	return s
 }
 
@@ -97,18 +99,24 @@ func (s *set) load(ctx context.Context) (problems []string, err error) {
 	if err != nil {
 		return nil, inventoryError(err)
 	}
+	others := map[payload.ObjectID]string{}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.incomplete = len(slots) == 0 || len(problems) > 0
 	var interests []live.Interest
 	for _, slot := range slots {
 		in, other := s.loadLocked(slot)
 		interests = append(interests, in...)
 		if other != "" {
-			problems = append(problems, fmt.Sprintf("%s is also in the inventory of %q", slot.ID(), other))
+			others[slot.ID()] = other
 		}
 	}
 	s.live.Track(interests...)
+	s.mu.Unlock()
+	for id, other := range others { // Without a lock: the other set has one, too.
+		if !(handovers{s}).endHandover(id, other) {
+			problems = append(problems, fmt.Sprintf("%s is also in the inventory of %q", id, other))
+		}
+	}
 	return problems, nil
 }
 
@@ -153,6 +161,7 @@ func (s *set) flush(ctx context.Context) error {
 // close ends all watches of the set.
 func (s *set) close() {
 	s.sub.Close()
+	s.shared.unregister(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, it := range s.items {
@@ -174,6 +183,10 @@ func (s *set) destroy(ctx context.Context) error {
 
 // begin adds the objects of the manifests, and writes the inventory.
 func (s *set) begin(ctx context.Context, manifests []payload.Manifest) error {
+	(handovers{s}).accept(manifests)
+	if err := (handovers{s}).takeAll(ctx, manifests); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	named := make(map[payload.ObjectID]bool, len(manifests))
 	for i := range manifests {
@@ -221,10 +234,16 @@ func (s *set) addLocked(m *payload.Manifest, order int) *item {
 // to the inventory first.
 func (s *set) ensure(ctx context.Context, m *payload.Manifest) (*item, error) {
 	if other, ok := s.shared.claim(m.ID, s.owner); !ok {
-		if adoptFrom(m) != live.ManagerPrefix+other {
-			return nil, ownedByOther(m.ID, other)
+		if !s.shared.gives(other, m.ID, (handovers{s}).names(other, m)) {
+			return nil, (handovers{s}).refusal(m.ID, other)
 		}
-		s.shared.transfer(m.ID, s.owner)
+		one := []payload.Manifest{*m}
+		if err := (handovers{s}).takeAll(ctx, one); err != nil {
+			return nil, err
+		}
+		if other, ok := s.shared.claim(m.ID, s.owner); !ok {
+			return nil, transient(m.ID, ReasonTerminating, "the object is being deleted for %q; it is applied once it is gone", other)
+		}
 	}
 	s.mu.Lock()
 	it, known := s.items[m.ID], true
@@ -375,18 +394,19 @@ func (s *set) setAdopt(tools []string) {
 	s.adopt = slices.Clone(tools)
 }
 
-// mayAdopt refuses objects of other sets, and of tools that aren't adopted.
-func (s *set) mayAdopt(id payload.ObjectID, o *metav1.PartialObjectMetadata, from string) error {
-	if owner, found := managedfields.OtherSet(o.ManagedFields, s.manager, from); found {
-		return ownedByOther(id, owner)
+// mayAdopt returns the other sets that give the object. It refuses objects of sets
+// that don't, and of tools that aren't adopted.
+func (s *set) mayAdopt(m *payload.Manifest, o *metav1.PartialObjectMetadata) (givers []string, err error) {
+	if givers, err = (handovers{s}).givers(m, o.ManagedFields); err != nil {
+		return nil, err
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if tool := managedfields.NotAdopted(o, s.adopt); tool != "" {
-		return permanent(id, ReasonOwnedByOther,
+		return nil, permanent(m.ID, ReasonOwnedByOther,
 			"the object is managed by %s; add %q to spec.adopt to take it over, or remove it from %s", tool, tool, tool)
 	}
-	return nil
+	return givers, nil
 }
 
 // view returns the cached object, after the kind's first list. The view of a kind

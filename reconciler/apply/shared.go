@@ -9,25 +9,32 @@ import (
 	"time"
 
 	"github.com/lockstep-dev/lockstep/payload"
-	"github.com/lockstep-dev/lockstep/reconciler/live"
 )
 
 // DefaultConcurrency is the number of concurrent requests of all sets, except
 // slow ones. By measurement, the throughput is the same from 8 to 128.
 const DefaultConcurrency = 8
 
-// Shared has the request budget and the object owners of all sets of a process.
-// It may be used concurrently.
+// Shared has the request budget, the object owners and the claims of all sets of
+// a process. It may be used concurrently.
 type Shared struct {
 	budget *budget
 
 	mu     sync.Mutex
 	owners map[payload.ObjectID]string
+	// sets are the loaded sets by owner.
+	sets map[string]*claims
+	// known reports whether an owner without a set exists.
+	known   func(owner string) bool
+	changed chan struct{}
 }
 
 // NewShared returns a Shared with a budget of concurrency requests.
 func NewShared(concurrency int) *Shared {
-	return &Shared{budget: newBudget(concurrency), owners: map[payload.ObjectID]string{}}
+	return &Shared{
+		budget: newBudget(concurrency), owners: map[payload.ObjectID]string{}, sets: map[string]*claims{},
+		known: func(string) bool { return false }, changed: make(chan struct{}),
+	}
 }
 
 // claim makes owner the owner of the object, or returns the current one.
@@ -41,8 +48,7 @@ func (s *Shared) claim(id payload.ObjectID, owner string) (other string, ok bool
 	return "", true
 }
 
-// transfer makes owner the owner of an object whose manifest names the current
-// one.
+// transfer makes owner the owner of an object that the current one gives.
 func (s *Shared) transfer(id payload.ObjectID, owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,21 +61,6 @@ func (s *Shared) release(id payload.ObjectID, owner string) {
 	if s.owners[id] == owner {
 		delete(s.owners, id)
 	}
-}
-
-// others returns the owners of those objects that belong to another set than
-// owner and aren't handed over by it.
-func (s *Shared) others(manifests []payload.Manifest, owner string) map[payload.ObjectID]string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := map[payload.ObjectID]string{}
-	for i := range manifests {
-		m := &manifests[i]
-		if other := s.owners[m.ID]; other != "" && other != owner && adoptFrom(m) != live.ManagerPrefix+other {
-			out[m.ID] = other
-		}
-	}
-	return out
 }
 
 const (

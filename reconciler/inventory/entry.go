@@ -68,6 +68,16 @@ type Yield struct {
 	Value live.Hash `json:"v"`
 }
 
+// Taken is what another set knew of an object when it handed the object over.
+type Taken struct {
+	// From is the owner of that set.
+	From string `json:"o"`
+	// UID is the object's, "" if that set had never applied it; Created is true if
+	// that set created it.
+	UID     types.UID `json:"u,omitempty"`
+	Created bool      `json:"c,omitempty"`
+}
+
 // Entry is one object of the inventory. Its JSON is one line of a shard; names
 // are short because there is one line per object.
 type Entry struct {
@@ -87,6 +97,9 @@ type Entry struct {
 	// Confirmed is true if the manifest confirms pruning a kind that requires
 	// it.
 	Confirmed bool `json:"p,omitempty"`
+	// Protected is true if the manifest forbids to prune the object. The next
+	// payload may not contain the manifest any more, so the inventory remembers it.
+	Protected bool `json:"pd,omitempty"`
 	// Finished is true for a Job that completed.
 	Finished bool `json:"f,omitempty"`
 	// Failed is true for a Job with a TTL that failed.
@@ -96,6 +109,9 @@ type Entry struct {
 	// which was lost: it had the set's field manager before its first apply, or it
 	// wasn't applied yet. The set doesn't know whether it created the object.
 	Lost bool `json:"lo,omitempty"`
+	// Taken is set until the first apply of an object that another set handed
+	// over.
+	Taken *Taken `json:"t,omitempty"`
 
 	// Record is that of the last apply.
 	Record
@@ -112,15 +128,15 @@ func NewEntry(m *payload.Manifest) Entry {
 	}
 }
 
-// Describe copies the manifest's version, position and prune confirmation, and
+// Describe copies the manifest's version, position and prune annotation, and
 // reports whether they changed. A negative order keeps the current one.
 func (e *Entry) Describe(m *payload.Manifest, order int) bool {
-	before := [...]any{e.Version, e.RunLevel, e.Order, e.Confirmed}
-	e.Version, e.RunLevel, e.Confirmed = m.GVK.Version, m.RunLevel, m.PruneConfirmed
+	before := [...]any{e.Version, e.RunLevel, e.Order, e.Confirmed, e.Protected}
+	e.Version, e.RunLevel, e.Confirmed, e.Protected = m.GVK.Version, m.RunLevel, m.PruneConfirmed, m.PruneDisabled
 	if order >= 0 {
 		e.Order = order
 	}
-	return before != [...]any{e.Version, e.RunLevel, e.Order, e.Confirmed}
+	return before != [...]any{e.Version, e.RunLevel, e.Order, e.Confirmed, e.Protected}
 }
 
 // ID returns the object's identity.

@@ -91,7 +91,7 @@ func TestTakeOverMergesFieldsAndDropsTheOtherManagers(t *testing.T) {
 		entryOf("kubectl", "Update", "scale", `{"f:spec":{"f:replicas":{}}}`),
 		entryOf("controller", "Update", "", `{"f:data":{"f:c":{}}}`),
 	}
-	got, err := takeOver(entries, testManager, Adoptable(nil, ""))
+	got, err := takeOver(entries, testManager, Adoptable(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,13 +107,13 @@ func TestTakeOverMergesFieldsAndDropsTheOtherManagers(t *testing.T) {
 	if diff := cmp.Diff(want, fields); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)
 	}
-	if again, err := takeOver(got, testManager, Adoptable(nil, "")); err != nil || again != nil {
+	if again, err := takeOver(got, testManager, Adoptable(nil)); err != nil || again != nil {
 		t.Errorf("a second takeover: %v %v, want no change", again, err)
 	}
 }
 
 func TestFieldsOfControllersAreNeverTakenOver(t *testing.T) {
-	pick := Adoptable([]string{"helm", "flux", "argo"}, "")
+	pick := Adoptable([]string{"helm", "flux", "argo"})
 	for manager, want := range map[string]bool{
 		"kubectl": true, "kubectl-edit": true, "before-first-apply": true, "cluster-version-operator": true,
 		"helm": true, "kustomize-controller": true, "argocd-controller": true,
@@ -123,6 +123,10 @@ func TestFieldsOfControllersAreNeverTakenOver(t *testing.T) {
 		if got := pick(&e); got != want {
 			t.Errorf("%s: %t, want %t", manager, got, want)
 		}
+	}
+	given := entryOf("lockstep:clusterrelease/other", "Apply", "", "{}")
+	if !Adoptable(nil, "clusterrelease/other")(&given) {
+		t.Error("the fields of a set that gives the object aren't taken over")
 	}
 }
 

@@ -74,9 +74,9 @@ func (t tool) manages(o *metav1.PartialObjectMetadata) bool {
 func Interactive(manager string) bool { return interactive().writes(manager) }
 
 // Adoptable selects the entries that a release takes over: those of interactive
-// managers, of the tools in adopt (helm, flux, argo), and of the manager from if
-// that isn't "".
-func Adoptable(adopt []string, from string) Pick {
+// managers, of the tools in adopt (helm, flux, argo), and of the sets with the
+// owners givers.
+func Adoptable(adopt []string, givers ...string) Pick {
 	tools := []tool{interactive()}
 	for _, t := range continuous() {
 		if slices.Contains(adopt, t.name) {
@@ -87,7 +87,7 @@ func Adoptable(adopt []string, from string) Pick {
 		if e.Subresource != "" {
 			return false
 		}
-		if from != "" && e.Manager == from {
+		if owner, ok := strings.CutPrefix(e.Manager, live.ManagerPrefix); ok && slices.Contains(givers, owner) {
 			return true
 		}
 		return slices.ContainsFunc(tools, func(t tool) bool { return t.writes(e.Manager) })
@@ -105,16 +105,16 @@ func NotAdopted(o *metav1.PartialObjectMetadata, adopt []string) string {
 	return ""
 }
 
-// OtherSet returns the owner of the first set that has a field manager on the
-// object other than manager and from. It returns false if there is none.
-func OtherSet(entries []metav1.ManagedFieldsEntry, manager, from string) (owner string, found bool) {
+// OtherSets returns the owners of the sets other than manager's that have a field
+// manager on the object, without repetition.
+func OtherSets(entries []metav1.ManagedFieldsEntry, manager string) (owners []string) {
 	for i := range entries {
-		name := entries[i].Manager
-		if owner, ok := strings.CutPrefix(name, live.ManagerPrefix); ok && name != manager && name != from {
-			return owner, true
+		owner, ok := strings.CutPrefix(entries[i].Manager, live.ManagerPrefix)
+		if ok && entries[i].Manager != manager && !slices.Contains(owners, owner) {
+			owners = append(owners, owner)
 		}
 	}
-	return "", false
+	return owners
 }
 
 // WrittenInteractively reports whether an interactive manager owns fields of the

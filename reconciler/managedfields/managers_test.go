@@ -4,30 +4,27 @@
 package managedfields
 
 import (
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestOtherSetFindsEveryManagerOfAnotherSet(t *testing.T) {
-	const own, from = "lockstep:clusterrelease/web", "lockstep:clusterrelease/old"
-	for name, tc := range map[string]struct {
-		managers []string
-		owner    string
-		found    bool
-	}{
-		"no managers":                       {nil, "", false},
-		"other tools":                       {[]string{"kubectl", "helm"}, "", false},
-		"the set itself, and the one given": {[]string{own, from}, "", false},
-		"another set":                       {[]string{"kubectl", own, "lockstep:clusterrelease/x"}, "clusterrelease/x", true},
-		"a manager without an owner":        {[]string{"lockstep:", "lockstep:clusterrelease/x"}, "", true},
+func TestOtherSetsFindsEveryManagerOfAnotherSet(t *testing.T) {
+	const own = "lockstep:clusterrelease/web"
+	for name, tc := range map[string]struct{ managers, owners []string }{
+		"no managers":                 {nil, nil},
+		"other tools":                 {[]string{"kubectl", "helm"}, nil},
+		"the set itself":              {[]string{own}, nil},
+		"two sets, one of them twice": {[]string{"kubectl", own, "lockstep:clusterrelease/x", "lockstep:gitsource/y", "lockstep:clusterrelease/x"}, []string{"clusterrelease/x", "gitsource/y"}},
+		"a manager without an owner":  {[]string{"lockstep:"}, []string{""}},
 	} {
 		var entries []metav1.ManagedFieldsEntry
 		for _, m := range tc.managers {
 			entries = append(entries, metav1.ManagedFieldsEntry{Manager: m})
 		}
-		if owner, found := OtherSet(entries, own, from); owner != tc.owner || found != tc.found {
-			t.Errorf("%s: %q, %t, want %q, %t", name, owner, found, tc.owner, tc.found)
+		if owners := OtherSets(entries, own); !slices.Equal(owners, tc.owners) {
+			t.Errorf("%s: %q, want %q", name, owners, tc.owners)
 		}
 	}
 }

@@ -16,6 +16,9 @@ type Facts struct {
 	// NotFromSource is why no source's declaration permits a rollout; empty if one
 	// does.
 	NotFromSource status.HeldBy
+	// Removed is why the object starts nothing new, since its declaration left
+	// Git; empty if a source or a payload declares it.
+	Removed status.HeldBy
 	// DeclaredBySource reports whether a source declares the object.
 	DeclaredBySource bool
 	// Hash is the spec hash of the object.
@@ -35,6 +38,9 @@ type Facts struct {
 type Decision struct {
 	// Held is why the object isn't acted upon; empty if it is.
 	Held status.HeldBy
+	// Finish is why the object only finishes its hosts in flight; empty if it
+	// starts others.
+	Finish status.HeldBy
 	// Observed reports that the spec hash is the one of the accepted payload, which
 	// is to be persisted.
 	Observed bool
@@ -44,7 +50,7 @@ type Decision struct {
 // declares. It is pure.
 func Decide(f Facts) Decision {
 	held, observed := permitted(f)
-	return Decision{Held: held, Observed: observed}
+	return Decision{Held: held, Finish: f.Removed, Observed: observed}
 }
 
 // permitted returns why the object isn't acted upon, and whether its spec is the one
@@ -70,6 +76,13 @@ func permitted(f Facts) (held status.HeldBy, observed bool) {
 	default:
 		return f.NotFromSource, false
 	}
+}
+
+// finishing returns the pool that claims no more hosts.
+func finishing(obj *v1alpha1.NodeOS) *v1alpha1.NodeOS {
+	planned := obj.DeepCopy()
+	planned.Spec.Suspend = true
+	return planned
 }
 
 // withReleaseHold returns the pool with the pause and suspension of the release that

@@ -23,6 +23,9 @@ func (r *Controller) gather(ctx context.Context, obj *v1alpha1.NodeOS) Facts {
 	f := Facts{NotFromSource: r.sources.NotFromSource(obj, v1alpha1.KindNodeOS, obj.Spec)}
 	_, _, f.DeclaredBySource = r.Store.Owner(v1alpha1.KindNodeOS, obj.Name)
 	release, manifest, observed := r.declaringRelease(obj)
+	if f.DeclaredBySource && manifest == nil && observed == "" {
+		f.Removed = r.sources.RemovedFromGit(v1alpha1.KindNodeOS, obj.Name)
+	}
 	f.Release, f.ObservedHash = release, observed
 	if f.NotFromSource.Reason != "" && !f.DeclaredBySource {
 		f.Loading = r.releases.Loading()

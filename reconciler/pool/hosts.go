@@ -100,6 +100,10 @@ func newRuntime(cfg Config) (*runtime, error) {
 		Ledger: cfg.Ledger,
 		Facts: executor.Cluster{
 			Cached: h.client, Live: base.Reader, Namespace: v1alpha1.Namespace, OwnNode: node, Now: base.Now,
+			Removed: func(pool string) bool {
+				_, _, inPayload := base.Store.PoolOwner(pool)
+				return !inPayload && base.Store.Removed(v1alpha1.KindNodeOS, pool)
+			},
 		},
 		Agents:     executor.Fleet{Fleet: h.fleet},
 		Cordoner:   drain.NewCordoner(cfg.Kube.CoreV1().Nodes()),

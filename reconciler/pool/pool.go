@@ -39,6 +39,9 @@ type Sources interface {
 	// NotFromSource returns why an object must not be acted upon, and nothing if
 	// its spec is the declared one.
 	NotFromSource(obj client.Object, kind string, spec any) status.HeldBy
+	// RemovedFromGit returns why an object whose declaration left Git starts
+	// nothing new, and nothing for any other object.
+	RemovedFromGit(kind, name string) status.HeldBy
 	// Origin returns the source that declares an object and its revision, and false
 	// if there is none.
 	Origin(kind, name string) (from control.Origin, revision string, ok bool)

@@ -155,6 +155,27 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// A pool whose declaration left Git finishes its hosts in flight.
+func TestAPoolThatLeftGitClaimsNoHosts(t *testing.T) {
+	b := controlenv.New(t)
+	r := newController(t, b, fakeReleases{})
+	pool := &v1alpha1.NodeOS{ObjectMeta: metav1.ObjectMeta{Name: "gone"}, Spec: v1alpha1.NodeOSSpec{OS: v1alpha1.OSImage{Version: "2.0.0"}}}
+	record := controlenv.AcceptedSource(map[string]string{"NodeOS/gone": specHash(t, pool)})
+	record.Removed = []string{"NodeOS/gone"}
+	must(t, b.Store.SetSource(t.Context(), "fleet", record))
+	d := Decide(r.gather(t.Context(), pool))
+	if d.Held.Reason != "" || d.Finish.Reason != status.ReasonRemovedFromGit || !strings.Contains(d.Finish.Message, "kubectl delete nodeos gone -n lockstep-system") {
+		t.Errorf("%+v, want it to finish, with the command that deletes it", d)
+	}
+	if planned := finishing(pool); !planned.Spec.Suspend || pool.Spec.Suspend {
+		t.Errorf("planned with suspend %t, the object has %t", planned.Spec.Suspend, pool.Spec.Suspend)
+	}
+	must(t, b.Store.SetPool(t.Context(), "platform", "gone", specHash(t, pool)))
+	if d := Decide(r.gather(t.Context(), pool)); d.Finish.Reason != "" {
+		t.Errorf("a pool that moved into a payload is held by %+v", d.Finish)
+	}
+}
+
 func TestAHeldReleaseHoldsItsPools(t *testing.T) {
 	pool := &v1alpha1.NodeOS{ObjectMeta: metav1.ObjectMeta{Name: "workers"}}
 	release := &v1alpha1.ClusterRelease{ObjectMeta: metav1.ObjectMeta{Name: "platform"}}

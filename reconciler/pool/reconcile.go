@@ -93,11 +93,15 @@ func (r *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	return r.sync(ctx, before, &obj, planned, r.originOf(&obj, facts.Release))
+	if decision.Finish.Reason != "" {
+		planned = finishing(planned)
+	}
+	return r.sync(ctx, before, &obj, planned, decision.Finish, r.originOf(&obj, facts.Release))
 }
 
 // sync runs the executor once, which executes the due steps, and writes the status.
-func (r *Controller) sync(ctx context.Context, before, obj, planned *v1alpha1.NodeOS, from control.Origin) (ctrl.Result, error) {
+// finish, if set, replaces the conditions of a pool that starts nothing new.
+func (r *Controller) sync(ctx context.Context, before, obj, planned *v1alpha1.NodeOS, finish status.HeldBy, from control.Origin) (ctrl.Result, error) {
 	pool := executor.Pool{NodeOS: planned}
 	verdict := r.verifier.verify(ctx, obj, from)
 	pool.Product = verdict.product
@@ -120,6 +124,9 @@ func (r *Controller) sync(ctx context.Context, before, obj, planned *v1alpha1.No
 	}
 	r.hosts.setRollouts(obj.Name, result.Decision.Status.States)
 	result.Decision.Status.Apply(obj, r.Now())
+	if finish.Reason != "" {
+		r.SetConditions(obj, control.Failed(finish))
+	}
 	r.metrics.Record(obj)
 	if err := r.raiseMark(ctx, before, obj, verdict.product); err != nil {
 		return ctrl.Result{}, err

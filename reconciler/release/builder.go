@@ -30,8 +30,17 @@ type objectBuilder struct {
 	monitor *health.Monitor
 	now     func() time.Time
 
+	// unsettled returns why it isn't known yet which objects other releases claim,
+	// "" if it is; nil if there are no other releases.
+	unsettled func(ctx context.Context) string
+	// pruning reports what the last prune left.
+	pruning func(message string)
+
 	mu     sync.Mutex
 	policy buildPolicy
+	// postponed is set while a prune waits for unsettled, held while one left
+	// objects that others claim.
+	postponed, held bool
 }
 
 // buildPolicy is the apply policy of a ClusterRelease's spec.
@@ -218,19 +227,34 @@ func (b *objectBuilder) healthError(m *payload.Manifest, v health.Verdict) (err 
 // Prune implements worker.ResourceBuilder.
 func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) (worker.Pruning, error) {
 	p := b.current()
-	var result apply.PruneResult
-	var err error
-	if p.prune {
-		ids := make(map[payload.ObjectID]bool, len(keep.Manifests))
-		for i := range keep.Manifests {
-			ids[keep.Manifests[i].ID] = true
-		}
-		for _, o := range p.unmanaged {
-			ids[o.ID] = true
-		}
-		result, err = b.engine.Prune(ctx, ids, apply.PruneOptions{MaxPercent: p.maxPercent})
+	if !p.prune {
+		return b.pruningState(0), nil
 	}
-	return pruning(b.engine.Leaving(), result.Waiting), err
+	ids := make(map[payload.ObjectID]bool, len(keep.Manifests))
+	for i := range keep.Manifests {
+		ids[keep.Manifests[i].ID] = true
+	}
+	for _, o := range p.unmanaged {
+		ids[o.ID] = true
+	}
+	if b.unsettled != nil && b.engine.Leaves(ids) {
+		if why := b.unsettled(ctx); why != "" {
+			b.setWaits(true, false, "prune postponed: "+why)
+			return b.pruningState(0), nil
+		}
+	}
+	result, err := b.engine.Prune(ctx, ids, apply.PruneOptions{MaxPercent: p.maxPercent})
+	message := ""
+	if n := len(result.Held); n > 0 {
+		message = fmt.Sprintf("%d objects aren't pruned, since other releases claim them, such as %s claims %s", n, result.Held[0].By, result.Held[0].ID)
+	}
+	b.setWaits(false, len(result.Held) > 0, message)
+	return b.pruningState(result.Waiting), err
+}
+
+// pruningState returns the state of all deletions.
+func (b *objectBuilder) pruningState(waiting int) worker.Pruning {
+	return pruning(b.engine.Leaving(), waiting)
 }
 
 // maxLeaving limits the objects of a worker.Pruning.
@@ -244,4 +268,23 @@ func pruning(leaving []apply.Leaving, waiting int) worker.Pruning {
 		out.Leaving = append(out.Leaving, worker.Leaving{Object: l.ID, Since: l.Since, Finalizers: l.Finalizers, Content: l.Content})
 	}
 	return out
+}
+
+// setWaits records why the last prune left objects.
+func (b *objectBuilder) setWaits(postponed, held bool, message string) {
+	b.mu.Lock()
+	changed := postponed != b.postponed || held != b.held
+	b.postponed, b.held = postponed, held
+	b.mu.Unlock()
+	if changed && message != "" && b.pruning != nil {
+		b.pruning(message)
+	}
+}
+
+// waits returns whether the last prune was postponed, or left objects that others
+// claim.
+func (b *objectBuilder) waits() (postponed, held bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.postponed, b.held
 }

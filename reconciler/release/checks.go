@@ -45,6 +45,30 @@ type checks struct {
 
 	mu   sync.Mutex
 	spec v1alpha1.ClusterReleaseSpec
+	// proposed is the release whose objects are claimed before it is accepted.
+	proposed worker.Desired
+}
+
+// propose claims the objects of a verified release: from now on no other release
+// deletes them.
+func (c *checks) propose(desired worker.Desired, target *payload.Payload) {
+	c.mu.Lock()
+	c.proposed = desired
+	c.mu.Unlock()
+	c.engine.Propose(target.Manifests)
+}
+
+// withdraw ends the claims of a proposed release that is no longer desired.
+func (c *checks) withdraw(desired worker.Desired) {
+	c.mu.Lock()
+	outdated := !c.proposed.Empty() && !c.proposed.Equal(desired)
+	if outdated {
+		c.proposed = worker.Desired{}
+	}
+	c.mu.Unlock()
+	if outdated {
+		c.engine.Propose(nil)
+	}
 }
 
 // setSpec sets the current spec of the ClusterRelease.
@@ -95,6 +119,7 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 	if err := scopeError(c.engine.CheckScope(target.Manifests), unmanaged); err != nil {
 		return nil, err
 	}
+	c.propose(desired, target)
 	c.mu.Lock()
 	spec := c.spec
 	c.mu.Unlock()

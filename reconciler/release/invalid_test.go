@@ -28,6 +28,10 @@ type declaring struct{ validations int }
 
 func (*declaring) NotFromSource(client.Object, string, any) status.HeldBy { return status.HeldBy{} }
 
+func (*declaring) RemovedFromGit(string, string) status.HeldBy { return status.HeldBy{} }
+
+func (*declaring) Applying() bool { return false }
+
 func (*declaring) Origin(string, string) (control.Origin, string, bool) {
 	return control.Origin{Cluster: "prod"}, "main@sha1:0123", true
 }

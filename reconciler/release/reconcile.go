@@ -34,6 +34,7 @@ func (r *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	defer r.RecordDuration(v1alpha1.KindClusterRelease, obj.Name, r.Now())
+	defer r.runtimes.resumePrunes(ctx)
 	before := obj.DeepCopy()
 	facts := status.ReleaseFacts{Spec: obj.Spec, Generation: obj.Generation, Insecure: r.insecureOptions}
 	rt, err := r.act(ctx, &obj, &facts)
@@ -104,9 +105,15 @@ func (r *Controller) act(ctx context.Context, obj *v1alpha1.ClusterRelease, fact
 	if err != nil {
 		return nil, err
 	}
+	removed := r.sources.RemovedFromGit(v1alpha1.KindClusterRelease, obj.Name)
+	rt.engine.Retire(removed.Reason != "")
 	if facts.Held.Reason != "" {
 		rt.worker.Pause(true)
 		return rt, nil
+	}
+	if removed.Reason != "" {
+		facts.Held = removed
+		return rt, r.maintainRemoved(rt, obj)
 	}
 	if facts.Waiting, err = r.dependencies(ctx, obj); err != nil {
 		return nil, err
@@ -136,6 +143,22 @@ func (r *Controller) act(ctx context.Context, obj *v1alpha1.ClusterRelease, fact
 	return rt, nil
 }
 
+// maintainRemoved lets the worker of a release that left Git repair what it has
+// accepted. It starts no new target and prunes nothing.
+func (r *Controller) maintainRemoved(rt *runtime, obj *v1alpha1.ClusterRelease) error {
+	from, revision, ok := r.sources.Origin(v1alpha1.KindClusterRelease, obj.Name)
+	current, accepted := whileWaiting(r.Store.Release(obj.Name).Accepted, desiredOf(&obj.Spec, revision))
+	if !ok || !accepted {
+		rt.worker.Pause(true)
+		return nil
+	}
+	r.update(rt, obj, from, current)
+	policy := rt.builder.current()
+	policy.prune = false
+	rt.builder.setPolicy(policy)
+	return nil
+}
+
 // update configures the runtime by the spec and hands the desired release to the
 // worker.
 func (r *Controller) update(rt *runtime, obj *v1alpha1.ClusterRelease, from control.Origin, desired worker.Desired) {
@@ -146,6 +169,7 @@ func (r *Controller) update(rt *runtime, obj *v1alpha1.ClusterRelease, from cont
 	policy.unmanaged = overrides
 	rt.builder.setPolicy(policy)
 	rt.checks.setSpec(&obj.Spec)
+	rt.checks.withdraw(desired)
 	rt.worker.SetInterval(obj.Spec.Interval.Duration)
 	rt.worker.Update(obj.Generation, desired, overrides, stateOf(r.Store.Release(obj.Name), desired))
 	rt.worker.Pause(false)
@@ -162,8 +186,9 @@ func (r *Controller) deleted(ctx context.Context, name string) (ctrl.Result, err
 	r.metrics.delete(name)
 	r.runtimes.end(name)
 	r.specs.drop(name)
+	defer r.runtimes.resumePrunes(ctx)
 	source, _, declared := r.Store.Owner(v1alpha1.KindClusterRelease, name)
-	if declared {
+	if declared && !r.Store.Removed(v1alpha1.KindClusterRelease, name) {
 		var from v1alpha1.GitSource
 		err := r.Client.Get(ctx, client.ObjectKey{Namespace: v1alpha1.Namespace, Name: source}, &from)
 		if err == nil {
@@ -173,7 +198,11 @@ func (r *Controller) deleted(ctx context.Context, name string) (ctrl.Result, err
 			return ctrl.Result{}, err
 		}
 	}
-	return ctrl.Result{}, r.runtimes.remove(ctx, name)
+	done, err := r.runtimes.remove(ctx, name)
+	if err != nil || done {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: recreateDelay}, nil
 }
 
 // keepStatus reports whether the worker has no information yet about the release

@@ -41,9 +41,15 @@ type Sources interface {
 	NotFromSource(obj client.Object, kind string, spec any) status.HeldBy
 	// ValidateSpec returns why a spec is invalid for this version, nil for a valid one.
 	ValidateSpec(ctx context.Context, kind, name string, spec any) error
+	// RemovedFromGit returns why an object whose declaration left Git starts
+	// nothing new, and nothing for any other object.
+	RemovedFromGit(kind, name string) status.HeldBy
 	// Origin returns the source that declares an object and its revision, and false
 	// if there is none.
 	Origin(kind, name string) (from control.Origin, revision string, ok bool)
+	// Applying reports whether a commit is being applied: objects that it declares
+	// may not exist yet.
+	Applying() bool
 }
 
 // Config configures a Controller. All fields but InsecureOptions are required.

@@ -90,6 +90,8 @@ func (r *runtimes) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 			verified: func(took time.Duration, err error) { r.metrics.verified(name, took, err) },
 		},
 	}
+	rt.builder.unsettled = func(ctx context.Context) string { return r.unsettled(ctx, name) }
+	rt.builder.pruning = func(message string) { r.log.Info(message, "release", name) }
 	rt.builder.monitor = r.health.NewMonitor(func(m *payload.Manifest, v health.Verdict) {
 		err, grace := rt.builder.healthError(m, v)
 		rt.worker.SetHealth(m.ID, err, grace)

@@ -23,11 +23,9 @@ import (
 	"github.com/lockstep-dev/lockstep/reconciler/apply"
 	"github.com/lockstep-dev/lockstep/reconciler/cluster"
 	"github.com/lockstep-dev/lockstep/reconciler/control"
-	"github.com/lockstep-dev/lockstep/reconciler/excluded"
 	"github.com/lockstep-dev/lockstep/reconciler/health"
 	"github.com/lockstep-dev/lockstep/reconciler/ledger"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
-	"github.com/lockstep-dev/lockstep/reconciler/status"
 	"github.com/lockstep-dev/lockstep/reconciler/worker"
 )
 
@@ -48,30 +46,39 @@ type runtimes struct {
 	// changed is fired with the name of a release whose worker's status changed.
 	changed control.Trigger
 
+	sources Sources
+
 	mu     sync.Mutex
 	byName map[string]*runtime
+	// retired are the engines of deleted releases whose objects are being handed
+	// over.
+	retired map[string]*apply.Engine
 }
 
 func newRuntimes(cfg Config) *runtimes {
-	return &runtimes{
+	r := &runtimes{
+		sources: cfg.Sources, retired: map[string]*apply.Engine{},
 		base: cfg.Base, cluster: cfg.Cluster, store: cfg.Base.Store, ledger: cfg.Ledger, maps: cfg.ConfigMaps,
 		registry: cfg.Registry, fetcher: cfg.Fetcher, health: cfg.Health, metrics: cfg.Metrics,
 		log: cfg.Base.Log.WithName("release"), now: cfg.Base.Now,
 		changed: control.NewTrigger(64), byName: map[string]*runtime{},
 	}
+	cfg.Cluster.Shared.SetKnown(r.exists)
+	return r
 }
 
 // Start implements manager.Runnable: runtimes run until ctx ends, and rejected
 // releases are retried when the trust policy changes.
 func (r *runtimes) Start(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var group sync.WaitGroup
+	group.Go(func() {
 		r.enqueueRecorded(ctx)
 		r.followTrust(ctx)
-	}()
+	})
+	group.Go(func() { r.followClaims(ctx) })
 	r.Run(ctx)
-	<-done
+	group.Wait()
+	r.closeRetired()
 	return nil
 }
 
@@ -138,6 +145,10 @@ func (r *runtimes) ensure(ctx context.Context, obj *v1alpha1.ClusterRelease) (*r
 	if err := r.store.SetDeletion(ctx, obj.Name, string(obj.Spec.DeletionPolicy), account, unmanagedObjects(&obj.Spec, r.now())...); err != nil {
 		return nil, err
 	}
+	if err := r.inherit(ctx, obj); err != nil {
+		return nil, err
+	}
+	r.endRetired(obj.Name) // It was declared again.
 	if rt := r.get(obj.Name); rt != nil {
 		if rt.serviceAccount == account {
 			return rt, nil
@@ -198,54 +209,6 @@ func (r *runtimes) end(name string) {
 		rt.stop()
 		rt.close()
 	}
-}
-
-// remove deletes the inventory and the persisted state of a deleted ClusterRelease
-// whose runtime has ended. Its objects are deleted if the last declared deletion
-// policy was Prune, except unmanaged ones. After an error it is called again.
-func (r *runtimes) remove(ctx context.Context, name string) error {
-	record, known := r.store.Releases()[name]
-	if !known {
-		return nil
-	}
-	engine, err := r.engine(ctx, name, serviceAccountOf(record.ServiceAccount), nil)
-	if err != nil {
-		return err
-	}
-	defer engine.Close()
-	if record.Deletion == string(v1alpha1.DeletionPrune) {
-		keep := map[payload.ObjectID]bool{}
-		for _, o := range record.Unmanaged {
-			keep[payload.ObjectID(o)] = true
-		}
-		result, err := engine.Prune(ctx, keep, apply.PruneOptions{All: true})
-		if err == nil {
-			err = notGone(engine.Leaving(), result)
-		}
-		if err != nil {
-			return fmt.Errorf("delete objects of ClusterRelease/%s: %w", name, err)
-		}
-	}
-	if err := engine.Forget(ctx); err != nil {
-		return fmt.Errorf("delete inventory of ClusterRelease/%s: %w", name, err)
-	}
-	if err := excluded.Delete(ctx, r.maps, name); err != nil {
-		return fmt.Errorf("delete list of excluded objects of ClusterRelease/%s: %w", name, err)
-	}
-	return r.store.DropRelease(ctx, name)
-}
-
-// notGone returns an error while deletions haven't ended. The inventory of a deleted
-// release stays until then.
-func notGone(leaving []apply.Leaving, result apply.PruneResult) error {
-	if len(result.Pending)+result.Waiting == 0 {
-		return nil
-	}
-	first := "an object"
-	if len(leaving) > 0 {
-		first = status.LeavingText(pruning(leaving[:1], 0).Leaving[0])
-	}
-	return control.NewError(apply.ReasonTerminating, true, fmt.Errorf("%d objects are still being deleted, %d follow: %s", len(result.Pending), result.Waiting, first))
 }
 
 // complete records a completed release and raises the high-water mark of its

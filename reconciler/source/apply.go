@@ -118,7 +118,7 @@ func contains(live, want map[string]string) bool {
 // checkOwner rejects an object that another existing GitSource declares.
 func (r *Controller) checkOwner(ctx context.Context, obj *v1alpha1.GitSource, o desired.Object) error {
 	other, _, ok := r.Store.Owner(o.Kind, o.Name)
-	if !ok || other == obj.Name {
+	if !ok || other == obj.Name || r.Store.Removed(o.Kind, o.Name) {
 		return nil
 	}
 	live, _, err := r.read(ctx, v1alpha1.KindGitSource, other)
@@ -248,7 +248,7 @@ func declaredError(o desired.Object, err error) error {
 
 // prune deletes objects that were removed from Git, if they have the annotation
 // lockstep.dev/prune: enabled and the UID that this source applied. All others are
-// orphaned: they are kept and reconciled as last declared. It returns their names.
+// orphaned: they are kept, and start nothing new. It returns their names.
 func (r *Controller) prune(ctx context.Context, obj *v1alpha1.GitSource, record state.Source, next *state.Source) ([]string, error) {
 	var orphaned []string
 	for _, key := range slices.Sorted(maps.Keys(record.Objects)) {
@@ -275,6 +275,7 @@ func (r *Controller) prune(ctx context.Context, obj *v1alpha1.GitSource, record 
 			continue
 		}
 		next.Objects[key], next.UIDs[key] = record.Objects[key], record.UIDs[key]
+		next.Removed = append(next.Removed, key)
 		orphaned = append(orphaned, key)
 	}
 	return orphaned[:min(len(orphaned), maxOrphaned)], nil

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -30,6 +31,9 @@ func (r *Controller) NotFromSource(obj client.Object, kind string, spec any) sta
 	if ok && live == want || r.runtimes.isPending(kind, obj.GetName(), live) {
 		return status.HeldBy{}
 	}
+	if ok && r.Store.Removed(kind, obj.GetName()) {
+		return status.HeldBy{Reason: status.ReasonNotFromSource, Message: "spec differs from the one last declared in Git; " + removedNext(kind, obj.GetName())}
+	}
 	message := "not declared in an accepted revision of a GitSource; declare it in Git"
 	if ok {
 		message = fmt.Sprintf("spec differs from the one declared by GitSource/%s; being restored; change it in Git", source)
@@ -41,6 +45,49 @@ func (r *Controller) NotFromSource(obj client.Object, kind string, spec any) sta
 // version that accepted it, or a CRD of another version, may have permitted it.
 func (r *Controller) ValidateSpec(ctx context.Context, kind, name string, spec any) error {
 	return r.decoder.ValidateSpec(ctx, kind, name, spec)
+}
+
+// RemovedFromGit returns why an object whose declaration left Git starts nothing
+// new, and nothing for any other object.
+func (r *Controller) RemovedFromGit(kind, name string) status.HeldBy {
+	if !r.Store.Removed(kind, name) || r.runtimes.declaresPending(kind, name) {
+		return status.HeldBy{}
+	}
+	return status.HeldBy{Reason: status.ReasonRemovedFromGit, Message: "removed from Git and kept; starts nothing new; " + removedNext(kind, name)}
+}
+
+// removedNext is what to do with an object that left Git.
+func removedNext(kind, name string) string {
+	return fmt.Sprintf("declare it again, or: kubectl delete %s %s -n %s", strings.ToLower(kind), name, v1alpha1.Namespace)
+}
+
+// Applying reports whether a commit is being applied: objects that it declares may
+// not exist yet.
+func (r *Controller) Applying() bool {
+	r.runtimes.mu.Lock()
+	defer r.runtimes.mu.Unlock()
+	for _, rt := range r.runtimes.byName {
+		if rt.pending != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// declaresPending reports whether a revision that is being applied declares the
+// object.
+func (s *runtimes) declaresPending(kind, name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, rt := range s.byName {
+		if rt.pending == nil {
+			continue
+		}
+		if _, ok := rt.pending.Hash(kind, name); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // NotFromParent is NotFromSource for a GitSource. One that no other source declares

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -273,7 +274,7 @@ func sameSource(a, b state.Source) bool {
 	if a.Revision != b.Revision || a.Tree != b.Tree || a.URL != b.URL || a.Cluster != b.Cluster || a.SpentRewind != b.SpentRewind || a.Signer != b.Signer || a.SignedBy != b.SignedBy {
 		return false
 	}
-	return maps.Equal(a.Objects, b.Objects) && maps.Equal(a.UIDs, b.UIDs) && maps.Equal(a.Manifests, b.Manifests)
+	return maps.Equal(a.Objects, b.Objects) && slices.Equal(a.Removed, b.Removed) && maps.Equal(a.UIDs, b.UIDs) && maps.Equal(a.Manifests, b.Manifests)
 }
 
 func signerText(s *sources.Signer) string {

@@ -271,6 +271,29 @@ func TestAnObjectRemovedFromGitIsDeletedOnlyWithTheAnnotation(t *testing.T) {
 	if held := s.r.NotFromSource(kept, v1alpha1.KindClusterRelease, kept.Spec); held.Reason != "" {
 		t.Errorf("an orphaned object is held by %+v", held)
 	}
+	const command = "kubectl delete clusterrelease leave-kept -n lockstep-system"
+	removed := s.r.RemovedFromGit(v1alpha1.KindClusterRelease, "leave-kept")
+	if removed.Reason != status.ReasonRemovedFromGit || removed.Transient || !strings.HasSuffix(removed.Message, command) || len(removed.Message) > 200 {
+		t.Errorf("removed: %+v, want the command %q", removed, command)
+	}
+	if held := s.r.RemovedFromGit(v1alpha1.KindClusterRelease, "leave-last"); held.Reason != "" {
+		t.Errorf("a declared object is held by %+v", held)
+	}
+	edited := kept.DeepCopy()
+	edited.Spec.Desired.Version = "6.6.6"
+	if held := s.r.NotFromSource(edited, v1alpha1.KindClusterRelease, edited.Spec); held.Reason != status.ReasonNotFromSource || held.Transient {
+		t.Errorf("an edited object that left Git is held by %+v, want it for good: nothing restores it", held)
+	}
+	s.restart()
+	s.reconcile("leave")
+	if !s.Store.Removed(v1alpha1.KindClusterRelease, "leave-kept") {
+		t.Error("a new process acts on an object that left Git")
+	}
+	repo.commit(releaseDoc("leave-last", "1.0.0", pruneLine), releaseDoc("leave-kept", "1.1.0"))
+	s.reconcile("leave")
+	if held := s.r.RemovedFromGit(v1alpha1.KindClusterRelease, "leave-kept"); held.Reason != "" || s.release("leave-kept").Spec.Desired.Version != "1.1.0" {
+		t.Errorf("an object that is declared again is held by %+v", held)
+	}
 	s.deleteAtEnd("leave-last")
 }
 

@@ -166,6 +166,7 @@ func (d *document) relinquish(name string, objects map[string]string) {
 		delete(src.UIDs, key)
 		delete(src.Manifests, key)
 	}
+	src.Removed = slices.DeleteFunc(slices.Clone(src.Removed), func(key string) bool { return slices.Contains(lost, key) })
 	d.Sources[name] = src
 }
 

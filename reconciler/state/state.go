@@ -22,6 +22,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -51,6 +52,9 @@ type Source struct {
 	Time time.Time `json:"time"`
 	// Objects are the spec hashes of the declared objects, by "Kind/name".
 	Objects map[string]string `json:"objects"`
+	// Removed are those of Objects, sorted, that are no longer in Git and weren't
+	// deleted. They start nothing new.
+	Removed []string `json:"removed,omitempty"`
 	// UIDs are those of the declared objects after the apply, by the same key.
 	// A source prunes an object only while its UID is unchanged.
 	UIDs map[string]string `json:"uids,omitempty"`
@@ -474,6 +478,33 @@ func (s *Store) Owner(kind, name string) (source, hash string, ok bool) {
 		}
 	}
 	return "", "", false
+}
+
+// Removed reports whether an object with an owner is no longer in Git.
+func (s *Store) Removed(kind, name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, src := range s.doc.Sources {
+		if slices.Contains(src.Removed, kind+"/"+name) {
+			return true
+		}
+	}
+	return false
+}
+
+// Declared returns the source of each object of a kind that Git declares, by name.
+func (s *Store) Declared(kind string) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]string{}
+	for source, src := range s.doc.Sources {
+		for key := range src.Objects {
+			if name, ok := strings.CutPrefix(key, kind+"/"); ok && !slices.Contains(src.Removed, key) {
+				out[name] = source
+			}
+		}
+	}
+	return out
 }
 
 // Changed returns a channel that is closed at the next change.

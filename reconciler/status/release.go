@@ -37,6 +37,8 @@ const (
 	ReasonDependency    = "DependencyNotReady"
 	ReasonPruning       = "Pruning"
 	ReasonInvalidSpec   = "InvalidSpec"
+	// ReasonRemovedFromGit is that of an object whose declaration left Git.
+	ReasonRemovedFromGit = "RemovedFromGit"
 )
 
 // ReleaseFacts is the input of Release.

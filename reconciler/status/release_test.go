@@ -118,7 +118,9 @@ func TestADeletionThatDoesNotEndIsAConditionOfItsOwn(t *testing.T) {
 	w.Pruning = &worker.Pruning{Total: 5, Waiting: 2, Leaving: []worker.Leaving{
 		{Object: id("a"), Since: start, Finalizers: []string{"example.com/hold", "example.com/other"}},
 		{Object: payload.ObjectID{Kind: "Namespace", Name: "old"}, Since: start, Content: "example.com/hold in 1 resource instances"},
-		{Object: id("b"), Since: start}, {Object: id("c"), Since: start}, {Object: id("d"), Since: start},
+		{Object: id("b"), Since: start},
+		{Object: id("c"), Since: start},
+		{Object: id("d"), Since: start},
 	}}
 	status := Release(v1alpha1.ClusterReleaseStatus{}, facts)
 	const want = "ConfigMap web/a is being deleted since 2026-11-29T22:00:00Z, blocked by example.com/hold, example.com/other; " +

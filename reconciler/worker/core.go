@@ -52,6 +52,7 @@ type core struct {
 	attempt, completed int
 	failures           int
 	nextSync           time.Time
+	again              bool // a sync is due after the running one
 
 	// last are the errors of the last sync for objects without a newer success;
 	// since is when each object started to fail or wait.
@@ -152,6 +153,8 @@ type loading struct {
 	attempt    int
 	retryAt    time.Time
 	since      time.Time
+	// again requests another attempt if the running one fails.
+	again bool
 }
 
 // syncAttempt is one sync of the accepted payload.
@@ -246,6 +249,8 @@ type (
 	}
 	// retryNow retries what waits for its next attempt.
 	retryNow struct{}
+	// syncDue makes the next sync due.
+	syncDue struct{}
 	// pauseSet pauses or resumes all writes.
 	pauseSet struct{ on bool }
 	// intervalSet changes the interval.
@@ -323,6 +328,8 @@ func next(c core, e event, now time.Time) (core, []action) {
 		c.repaired(e, now)
 	case retryNow:
 		c.retryNow(now)
+	case syncDue:
+		c.nextSync, c.again = now, c.sync.running
 	case pauseSet:
 		out = c.pause(e)
 	case intervalSet:
@@ -390,8 +397,12 @@ func (c *core) stopSync() []action {
 // retryNow makes a waiting load and a failed sync due.
 func (c *core) retryNow(now time.Time) {
 	for _, l := range []*loading{&c.load, &c.restoration} {
-		if l.phase == loadWaiting {
+		switch l.phase {
+		case loadWaiting:
 			l.retryAt = now
+		case loadRunning:
+			l.again = true // It may have checked what changed since.
+		default:
 		}
 	}
 	if c.failures > 0 && !c.sync.running {

@@ -68,7 +68,7 @@ func (c *core) startLoad(now time.Time) []action {
 func (c *core) begin(l *loading, target Desired, now time.Time) []action {
 	c.loads++
 	l.number, l.target = c.loads, target
-	l.phase, l.step, l.since = loadRunning, StepRetrievePayload, now
+	l.phase, l.step, l.since, l.again = loadRunning, StepRetrievePayload, now, false
 	l.attempt++
 	l.retryAt = time.Time{}
 	// The accepted release of an earlier process has passed its checks, and has no
@@ -116,6 +116,9 @@ func (c *core) loaded(e loaded, now time.Time) []action {
 		}
 	}
 	l.retryAt = now.Add(c.wait(pause))
+	if l.again {
+		l.retryAt = now
+	}
 	return nil
 }
 

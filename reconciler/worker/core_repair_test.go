@@ -117,7 +117,7 @@ func TestDriftIsRepairedWhileASyncOrALoadHangs(t *testing.T) {
 			t.Helper()
 			r.do(updated{generation: 2, desired: desired("1.1.0")})
 			r.do(syncEnded{number: r.core.sync.number, complete: true})
-			r.do(loaded{number: r.core.load.number, info: PayloadInfo{Payload: testPayload(t, "1.1.0", "a", "b"), Verified: true}})
+			r.do(loaded{number: r.core.load.number, info: PayloadInfo{Payload: testPayload(t, "1.1.0", "a", "b"), verified: true}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -101,6 +101,10 @@ func (c *core) syncEnded(e syncEnded, now time.Time) {
 		// A stopped sync is no attempt; nextSync was set when it was stopped.
 		return
 	}
+	if c.again {
+		c.again = false
+		defer func() { c.nextSync = now }()
+	}
 	if e.err != nil {
 		c.sync.errs = c.sync.errs.add(e.err)
 	}

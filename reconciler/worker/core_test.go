@@ -100,6 +100,8 @@ func (s *script) event(t *testing.T, d *datadriven.TestData) event {
 		return e
 	case "retry-now":
 		return retryNow{}
+	case "sync-now":
+		return syncDue{}
 	case "pause":
 		return pauseSet{true}
 	case "resume":

@@ -129,6 +129,9 @@ func (w *SyncWorker) spent(id payload.ObjectID) time.Duration {
 // RetryNow retries a rejected release and a failed sync immediately.
 func (w *SyncWorker) RetryNow() { w.dispatch(retryNow{}) }
 
+// SyncNow starts the next sync immediately, or after the running one.
+func (w *SyncWorker) SyncNow() { w.dispatch(syncDue{}) }
+
 // Pause stops all writes, or resumes them. Releases are still retrieved.
 func (w *SyncWorker) Pause(on bool) { w.dispatch(pauseSet{on}) }
 

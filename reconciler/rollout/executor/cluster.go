@@ -42,6 +42,9 @@ type Cluster struct {
 	Namespace string
 	// OwnNode is the node that this process runs on; empty if unknown.
 	OwnNode string
+	// Removed reports whether a pool left Git: it claims no hosts, so that no pool
+	// conflicts with it. Nil: no pool did.
+	Removed func(pool string) bool
 	Now     func() time.Time
 }
 
@@ -65,7 +68,8 @@ func (c Cluster) Observe(ctx context.Context, n *v1alpha1.NodeOS, slots map[stri
 	if err != nil {
 		return Observation{}, err
 	}
-	others, err := otherPools(pools.Items, n)
+	acting := slices.DeleteFunc(slices.Clone(pools.Items), func(p v1alpha1.NodeOS) bool { return c.Removed != nil && c.Removed(p.Name) })
+	others, err := otherPools(acting, n)
 	if err != nil {
 		return Observation{}, err
 	}
