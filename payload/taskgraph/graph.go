@@ -55,9 +55,9 @@ type Node struct {
 // action is what a node does with its manifests.
 type action int
 
+// The zero action applies them in sequence; other nodes await them.
 const (
-	// applied in sequence; other nodes await them.
-	apply action = iota
+	_ action = iota
 	// await all at once; they were applied by earlier nodes.
 	await
 	// applyAndAwait one after another.

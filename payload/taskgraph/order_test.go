@@ -11,9 +11,8 @@ import (
 	"sync"
 	"testing"
 
-	"sigs.k8s.io/yaml"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
 	"github.com/lockstep-dev/lockstep/payload"
 )
