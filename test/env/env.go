@@ -216,7 +216,7 @@ func (w *Env) install(ctx context.Context) error {
 // initTrust creates keys and the trust document, and applies it.
 func (w *Env) initTrust(ctx context.Context) error {
 	out, err := w.Lockstep(ctx, "trust", "init", "--profile", "solo", "--dir", w.Path("trust"), "--cluster", Cluster,
-		"--product", "platform", "--product", "site", "--product", "lab", "--os-product", "platform-os", "--source", strings.TrimSuffix(w.Git.URL, "fleet.git"))
+		"--product", "platform", "--product", "site", "--product", "lab", "--product", "gateway", "--product", "certificates", "--product", "metrics", "--os-product", "platform-os", "--source", strings.TrimSuffix(w.Git.URL, "fleet.git"))
 	if err != nil {
 		return err
 	}
