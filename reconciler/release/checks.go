@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -37,6 +38,10 @@ type checks struct {
 	// reader reads from the API server, cached from the cache.
 	reader, cached client.Reader
 	version        discovery.ServerVersionInterface
+	// clusterName returns the cluster's name in the declaring source, "" without
+	// one; now is the time at which waivers are evaluated.
+	clusterName func() string
+	now         func() time.Time
 	// rejected is called with the reason of each rejection.
 	rejected func(reason string)
 
@@ -122,7 +127,7 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 	if err := c.addClusterFacts(ctx, f); err != nil {
 		return nil, err
 	}
-	return precondition.Evaluate(f, desired.Waivers), nil
+	return c.waive(&spec, desired, target, current, precondition.Evaluate(f, nil)), nil
 }
 
 // checkHealthRules rejects a release with an invalid health rule before anything is
