@@ -116,10 +116,13 @@ func load(want *expected, tree fs.FS, opts LoadOptions) (*Payload, error) {
 	}
 	p := &Payload{
 		Product: s.meta.Name, Version: s.meta.Version, Channel: s.meta.Channel,
-		Previous: s.meta.Previous, MinimumVersion: s.meta.MinimumVersion, VersionHash: s.hash,
+		Previous: s.meta.Previous, MinimumVersion: s.meta.MinimumVersion, MaxMinorHop: s.meta.MaxMinorHop, VersionHash: s.hash,
 	}
 	mode := s.cvo || opts.Selection.Profile != "" && !s.profiled
 	p.CVO = mode
+	if mode && p.MaxMinorHop == nil {
+		p.MaxMinorHop = new(1) // cluster-version-operator never skips a minor version
+	}
 	if want != nil {
 		if err := s.expect(*want, mode); err != nil {
 			return nil, err

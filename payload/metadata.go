@@ -35,14 +35,18 @@ const (
 
 // Metadata is the document release-manifests/release-metadata.
 type Metadata struct {
-	Kind           string            `json:"kind"`
-	Name           string            `json:"name,omitempty"`
-	Version        string            `json:"version"`
-	Channel        string            `json:"channel,omitempty"`
-	Previous       []string          `json:"previous,omitempty"`
-	Next           []string          `json:"next,omitempty"`
-	MinimumVersion string            `json:"minimumVersion,omitempty"`
-	Metadata       map[string]string `json:"metadata,omitempty"`
+	Kind           string   `json:"kind"`
+	Name           string   `json:"name,omitempty"`
+	Version        string   `json:"version"`
+	Channel        string   `json:"channel,omitempty"`
+	Previous       []string `json:"previous,omitempty"`
+	Next           []string `json:"next,omitempty"`
+	MinimumVersion string   `json:"minimumVersion,omitempty"`
+	// MaxMinorHop is the number of minor versions that one update to this release
+	// may advance, 0 to MaxMinorHopLimit; 0 allows patches only. Nil: 1 in
+	// cluster-version-operator mode, otherwise no limit.
+	MaxMinorHop *int              `json:"maxMinorHop,omitempty"`
+	Metadata    map[string]string `json:"metadata,omitempty"`
 }
 
 // readMetadata reads and validates the metadata; raw is its content.
@@ -84,6 +88,9 @@ func (m Metadata) check() error {
 	if len(m.Previous) > maxPrevious {
 		return fmt.Errorf("previous lists %d versions, at most %d are allowed", len(m.Previous), maxPrevious)
 	}
+	if err := CheckMaxMinorHop(m.MaxMinorHop); err != nil {
+		return err
+	}
 	versions := append([]string{m.Version}, m.Previous...)
 	if m.MinimumVersion != "" {
 		versions = append(versions, m.MinimumVersion)
@@ -95,6 +102,18 @@ func (m Metadata) check() error {
 		if _, err := semver.Parse(v); err != nil {
 			return fmt.Errorf("invalid semantic version %q: %w", sanitize.Line(v), err)
 		}
+	}
+	return nil
+}
+
+// MaxMinorHopLimit is the highest maxMinorHop.
+const MaxMinorHopLimit = 1000
+
+// CheckMaxMinorHop rejects a maxMinorHop outside 0 to MaxMinorHopLimit. Nil is
+// valid.
+func CheckMaxMinorHop(n *int) error {
+	if n != nil && (*n < 0 || *n > MaxMinorHopLimit) {
+		return fmt.Errorf("maxMinorHop is %d, must be 0 to %d; omit it for no limit", *n, MaxMinorHopLimit)
 	}
 	return nil
 }

@@ -34,6 +34,9 @@ type Payload struct {
 	// MinimumVersion is the lowest version that supports an update to this one,
 	// or "".
 	MinimumVersion string
+	// MaxMinorHop is the number of minor versions that one update to this release
+	// may advance; nil for no limit.
+	MaxMinorHop *int
 	// Digest is the signed digest, "" for unverified payloads.
 	Digest trust.Digest
 	// Signed is the verified digest, and Evidence describes its signatures.

@@ -64,7 +64,7 @@ func newReleaseCommand() *cobra.Command {
 		Short: "Build, sign, verify and inspect releases",
 	}
 	cmd.AddCommand(newReleaseBuildCommand(), newReleaseSignCommand(), newReleaseVerifyCommand(), newReleaseInspectCommand(),
-		newReleaseGraphCommand(), newReleaseDiffCommand())
+		newReleaseGraphCommand(), newReleaseDiffCommand(), newReleaseWaiveCommand())
 	return cmd
 }
 

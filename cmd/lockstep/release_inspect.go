@@ -39,6 +39,9 @@ type inspection struct {
 	RunLevels  []inspectedRunLevel `json:"runLevels,omitempty"`
 	Layers     []inspectedLayer    `json:"layers,omitempty"`
 	Previous   []string            `json:"previous,omitempty"`
+	// MinimumVersion and MaxMinorHop limit the versions that can be updated.
+	MinimumVersion string `json:"minimumVersion,omitempty"`
+	MaxMinorHop    *int   `json:"maxMinorHop,omitempty"`
 	// Capabilities are enabled by the selection.
 	Capabilities []string        `json:"capabilities,omitempty"`
 	Excluded     []inspectedSkip `json:"excluded,omitempty"`
@@ -191,6 +194,7 @@ func (in *inspection) open(ctx context.Context, client *registry.Client, flags *
 func (in *inspection) add(p *payload.Payload) {
 	in.Product, in.Version, in.Channel = p.Product, p.Version, p.Channel
 	in.Previous, in.Hash, in.Capabilities = p.Previous, p.VersionHash, p.EnabledCapabilities
+	in.MinimumVersion, in.MaxMinorHop = p.MinimumVersion, p.MaxMinorHop
 	for _, s := range p.Skipped {
 		in.Excluded = append(in.Excluded, inspectedSkip{
 			sanitize.Line(s.ID.String()), sanitize.Line(fmt.Sprintf("%s:%d", s.File, s.Line)), s.Reason, sanitize.Line(s.Detail),
@@ -259,6 +263,12 @@ func (in *inspection) head(w io.Writer) {
 	}
 	if len(in.Previous) > 0 {
 		fmt.Fprintf(w, "updates from %s\n", sanitize.Line(strings.Join(in.Previous, ", ")))
+	}
+	if in.MinimumVersion != "" {
+		fmt.Fprintf(w, "minimum version %s\n", sanitize.Line(in.MinimumVersion))
+	}
+	if in.MaxMinorHop != nil {
+		fmt.Fprintf(w, "max minor hop %d\n", *in.MaxMinorHop)
 	}
 	for _, l := range in.Layers {
 		fmt.Fprintf(w, "layer\t%s\t%d bytes\t%s\n", l.Digest.Short(), l.Size, l.MediaType)

@@ -27,7 +27,7 @@ func release() Group {
 			{"PayloadInvalid", Operator, "a manifest is unreadable or conflicts with another; the message has file and line", "run `lockstep release inspect`, correct the manifest and build again"},
 			{"ForbiddenObject", Operator, "the release contains an object that releases must not contain, such as Lockstep's own RBAC or admission policies", "remove it; products under `selfUpdate` may contain some"},
 			{"PreconditionsFailed", Operator, "several preconditions block the update; the message lists them", "see the action for each"},
-			{"GiantHop", Operator, "the update skips a minor version, changes the major version, or requires a newer starting version", "update to the intermediate version first"},
+			{"GiantHop", Operator, "the update skips more minor versions than the release's maxMinorHop allows, changes the major version, or requires a newer starting version", "update to the intermediate version first"},
 			{"Upgradeable", Automatic, "part of the cluster isn't upgradeable: an override, a ClusterOperator, a pending deletion, a halted pool or outdated hosts; it blocks minor and major updates and is a warning for patches", "resolve the cause in the message"},
 			{"MultipleReasons", Automatic, "several parts of the cluster aren't upgradeable; the message lists them", "see the action for each"},
 			{"ResourceDeletionInProgress", Automatic, "warning: deleted objects still exist", "check their finalizers"},

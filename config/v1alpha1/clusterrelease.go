@@ -72,6 +72,13 @@ type ClusterReleaseSpec struct {
 	// is consumed once that version is complete.
 	// +optional
 	Rollback *Rollback `json:"rollback,omitempty"`
+	// Waivers accept the risk of preconditions that block the desired release.
+	// Each is signed by the waiver role of the trust policy for one cluster,
+	// release and list of preconditions; `lockstep release waive` makes it.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	Waivers []Waiver `json:"waivers,omitempty"`
 	// DependsOn lists ClusterReleases, by name, that must be Ready before this
 	// release is applied. Meanwhile the accepted release is still reconciled.
 	// Cycles are reported and must be removed.
@@ -207,6 +214,14 @@ type Rollback struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Reason string `json:"reason,omitempty"`
+}
+
+// Waiver is a signed waiver.
+type Waiver struct {
+	// Envelope is the signed waiver, as `lockstep release waive` prints it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16384
+	Envelope string `json:"envelope"`
 }
 
 // Capabilities selects the optional parts of a payload. Once enabled, a

@@ -46,12 +46,14 @@ const (
 
 // Source is the content of release.yaml.
 type Source struct {
-	Product        string      `yaml:"product"`
-	Version        string      `yaml:"version"`
-	Channel        string      `yaml:"channel,omitempty"`
-	Previous       []string    `yaml:"previous,omitempty"`
-	MinimumVersion string      `yaml:"minimumVersion,omitempty"`
-	Components     []Component `yaml:"components"`
+	Product        string   `yaml:"product"`
+	Version        string   `yaml:"version"`
+	Channel        string   `yaml:"channel,omitempty"`
+	Previous       []string `yaml:"previous,omitempty"`
+	MinimumVersion string   `yaml:"minimumVersion,omitempty"`
+	// MaxMinorHop is payload.Metadata.MaxMinorHop.
+	MaxMinorHop *int        `yaml:"maxMinorHop,omitempty"`
+	Components  []Component `yaml:"components"`
 }
 
 // Component is a directory with a kustomization or with plain manifests. All
@@ -230,6 +232,9 @@ func parseSource(b []byte, version string) (Source, error) {
 	if err := id.check(); err != nil {
 		return s, err
 	}
+	if err := payload.CheckMaxMinorHop(s.MaxMinorHop); err != nil {
+		return s, err
+	}
 	for _, v := range append(slices.Clone(s.Previous), s.MinimumVersion) {
 		if _, err := semver.Parse(v); err != nil && v != "" {
 			return s, fmt.Errorf("invalid semantic version %q: %w", v, err)
@@ -286,7 +291,7 @@ func (i Identity) check() error {
 func (s *Source) metadata() (file, error) {
 	m := payload.Metadata{
 		Kind: payload.MetadataKind, Name: s.Product, Version: s.Version,
-		Channel: s.Channel, Previous: s.Previous, MinimumVersion: s.MinimumVersion,
+		Channel: s.Channel, Previous: s.Previous, MinimumVersion: s.MinimumVersion, MaxMinorHop: s.MaxMinorHop,
 	}
 	b, err := json.MarshalIndent(m, "", "  ")
 	return file{path.Join(payload.ReleaseDir, payload.MetadataFile), append(b, '\n')}, err

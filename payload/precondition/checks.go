@@ -116,6 +116,32 @@ func (f *Facts) preceding() string {
 	return ""
 }
 
+// incomplete returns the version whose apply began but never completed; false if
+// there is none.
+func (f *Facts) incomplete() (semver.Version, bool) {
+	applying, err := version.Parse(f.Applying)
+	return applying, err == nil && f.Current != "" && f.Applying != f.Current
+}
+
+// fixes reports whether the target is another patch of the incomplete version. The
+// hop to its minor version was permitted when that version was accepted.
+func (f *Facts) fixes(target semver.Version) bool {
+	incomplete, ok := f.incomplete()
+	return ok && sameMinor(incomplete, target)
+}
+
+// base returns the version from which the hop to the target is counted: objects
+// exist at both the current and the incomplete version, and the older counts.
+func (f *Facts) base(current semver.Version) semver.Version {
+	if incomplete, ok := f.incomplete(); ok && incomplete.LT(current) {
+		return incomplete
+	}
+	return current
+}
+
+// sameMinor reports whether a and b have the same major and minor version.
+func sameMinor(a, b semver.Version) bool { return a.Major == b.Major && a.Minor == b.Minor }
+
 func orNone(s string) string {
 	if s == "" {
 		return "none"
@@ -123,33 +149,43 @@ func orNone(s string) string {
 	return s
 }
 
-// giantHop blocks updates that change the major version, skip a minor version or
-// start below the release's minimum version.
+// giantHop blocks updates that start below the release's minimum version or, if
+// the release limits them, that skip minor versions or change the major version. A
+// patch of an incomplete version isn't limited again, but the minimum applies to
+// the current version in any case.
 func giantHop(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || target.LT(current) {
 		return nil
 	}
-	if minimum, err := version.Parse(f.Target.MinimumVersion); err == nil && current.LT(minimum) {
-		return blocking(GiantHop, "update from %s to %s not allowed: the release requires at least %s; update to %s first", current, target, minimum, minimum)
+	base := f.base(current)
+	if minimum, err := version.Parse(f.Target.MinimumVersion); err == nil && base.LT(minimum) {
+		return blocking(GiantHop, "update from %s to %s not allowed: the release requires at least %s; update to %s first", base, target, minimum, minimum)
 	}
+	if f.Target.MaxMinorHop == nil || f.fixes(target) {
+		return nil
+	}
+	most := uint64(max(0, *f.Target.MaxMinorHop))
 	switch {
-	case target.Major != current.Major:
-		return blocking(GiantHop, "update from %s to %s not allowed: the major version changes", current, target)
-	case target.Minor > current.Minor+1:
-		return blocking(GiantHop, "update from %s to %s not allowed: minor versions are skipped; update to %d.%d first", current, target, current.Major, current.Minor+1)
+	case target.Major != base.Major:
+		return blocking(GiantHop, "update from %s to %s not allowed: the major version changes", base, target)
+	case target.Minor <= base.Minor || target.Minor-base.Minor <= most:
+		return nil
+	case most == 0:
+		return blocking(GiantHop, "update from %s to %s not allowed: the release allows updates from %d.%d only (maxMinorHop 0)", base, target, target.Major, target.Minor)
+	default:
+		return blocking(GiantHop, "update from %s to %s not allowed: minor versions are skipped; update to %d.%d first", base, target, base.Major, base.Minor+most)
 	}
-	return nil
 }
 
 // upgradeable blocks minor and major updates while an object reports
-// Upgradeable=False. For patches it is a warning.
+// Upgradeable=False. For patches, also of an incomplete version, it is a warning.
 func upgradeable(f *Facts) []Violation {
 	current, target, ok := f.versions()
 	if !ok || target.LTE(current) {
 		return nil
 	}
-	patch := target.Major == current.Major && target.Minor == current.Minor
+	patch := sameMinor(target, current) || f.fixes(target)
 	var names []string
 	for _, b := range f.Blockers {
 		names = append(names, fmt.Sprintf("%s (%s: %s)", b.Name, b.Reason, b.Message))
@@ -374,7 +410,8 @@ func manifestOrder(f *Facts) []Violation {
 // list in its metadata.
 func recommendedUpdate(f *Facts) []Violation {
 	current, target, ok := f.versions()
-	if !ok || target.LTE(current) || len(f.Target.Previous) == 0 || slices.Contains(f.Target.Previous, f.Current) {
+	if !ok || target.LTE(current) || len(f.Target.Previous) == 0 || slices.Contains(f.Target.Previous, f.Current) ||
+		f.fixes(target) && slices.Contains(f.Target.Previous, f.Applying) {
 		return nil
 	}
 	out := blocking(RecommendedUpdate, "update from %s to %s not recommended: the release lists updates from %s", current, target, joinNames(f.Target.Previous))

@@ -19,7 +19,8 @@ type Facts struct {
 	// Current is the running version, "" before the first install.
 	Current string
 	// Applying is the version that is being applied, equal to Current once it is
-	// complete; "" before the first install.
+	// complete; "" before the first install. A version that failed stays here until
+	// another one is accepted.
 	Applying string
 	// Completed are the versions that completed, newest first. The first may be
 	// Current.

@@ -43,6 +43,12 @@ const (
 	ManifestOrder     = "ManifestOrder"
 )
 
+// Waivable returns the names of the checks that a waiver may waive. The floor is the
+// trust policy's, and the engine or the API server enforces the other checks again.
+func Waivable() []string {
+	return []string{APIRemoval, GiantHop, HostSkew, Rollback, Upgradeable}
+}
+
 // Blocks reports whether a violation blocks the update.
 func Blocks(violations []Violation) bool {
 	return slices.ContainsFunc(violations, func(v Violation) bool { return v.Blocking && !v.Waived })

@@ -58,8 +58,8 @@ func TestPreconditions(t *testing.T) {
 		"the first install":                                             {Facts{Target: release(t, "1.0.0")}, "", ""},
 		"the next patch":                                                {Facts{Target: release(t, "1.4.3"), Current: "1.4.2"}, "", ""},
 		"the next minor":                                                {Facts{Target: release(t, "1.5.0"), Current: "1.4.2"}, "", ""},
-		"a skipped minor":                                               {Facts{Target: release(t, "1.6.0"), Current: "1.4.2"}, GiantHop, "update to 1.5 first"},
-		"another major version":                                         {Facts{Target: release(t, "2.0.0"), Current: "1.4.2"}, GiantHop, "major"},
+		"a skipped minor":                                               {Facts{Target: withHop(release(t, "1.6.0"), 1), Current: "1.4.2"}, GiantHop, "update to 1.5 first"},
+		"another major version":                                         {Facts{Target: withHop(release(t, "2.0.0"), 1), Current: "1.4.2"}, GiantHop, "major"},
 		"below the release's minimum":                                   {Facts{Target: withMinimum(release(t, "1.5.0"), "1.4.3"), Current: "1.4.2"}, GiantHop, "requires at least 1.4.3"},
 		"a rollback to the previous version":                            {Facts{Target: release(t, "1.4.1"), Current: "1.4.2", Completed: []string{"1.4.2", "1.4.1"}}, "", ""},
 		"a rollback to an earlier version":                              {Facts{Target: release(t, "1.4.0"), Current: "1.4.2", Completed: []string{"1.4.2", "1.4.1", "1.4.0"}}, Rollback, "spec.rollback.to: 1.4.0"},
@@ -164,8 +164,14 @@ func withPrevious(p *payload.Payload, versions ...string) *payload.Payload {
 	return p
 }
 
+// withHop sets the number of minor versions that an update may advance.
+func withHop(p *payload.Payload, n int) *payload.Payload {
+	p.MaxMinorHop = &n
+	return p
+}
+
 func TestAWaiverAppliesToItsNameOnly(t *testing.T) {
-	facts := Facts{Target: release(t, "2.0.0"), Current: "1.0.0", Floor: "3.0.0"}
+	facts := Facts{Target: withHop(release(t, "2.0.0"), 1), Current: "1.0.0", Floor: "3.0.0"}
 	type row struct {
 		Name   string
 		Waived bool

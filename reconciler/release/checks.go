@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -40,6 +41,10 @@ type checks struct {
 	// reader reads from the API server, cached from the cache.
 	reader, cached client.Reader
 	version        discovery.ServerVersionInterface
+	// clusterName returns the cluster's name in the declaring source, "" without
+	// one; now is the time at which waivers are evaluated.
+	clusterName func() string
+	now         func() time.Time
 	// rejected is called with the reason of each rejection.
 	rejected func(reason string)
 
@@ -157,7 +162,7 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 	if f.Order, err = c.order(ctx, f); err != nil {
 		return nil, err
 	}
-	return precondition.Evaluate(f, desired.Waivers), nil
+	return c.waive(&spec, desired, target, current, precondition.Evaluate(f, nil)), nil
 }
 
 // order returns the pairs of manifests whose order can't work in the cluster.

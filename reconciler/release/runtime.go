@@ -103,7 +103,11 @@ func (r *runtimes) start(ctx context.Context, obj *v1alpha1.ClusterRelease, acco
 	rt.retriever.managed = func() managed { return r.managed(rt) }
 	rt.checks = &checks{
 		name: name, engine: engine, store: r.store, policy: r.policy, live: r.cluster.Live, reader: r.base.Reader, cached: r.base.Client,
-		version: r.cluster.Version, rejected: rejected, spec: *obj.Spec.DeepCopy(),
+		version: r.cluster.Version, rejected: rejected, spec: *obj.Spec.DeepCopy(), now: r.now,
+	}
+	rt.checks.clusterName = func() string {
+		from, _ := rt.retriever.snapshot()
+		return from.Cluster
 	}
 	rt.worker, err = worker.New(worker.Config{
 		Retriever: rt.retriever, Preconditions: rt.checks, Builder: countedDryRun{rt.builder, rejected}, Reporter: reporter{r.changed, name},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockstep-dev/lockstep/config/trust"
 	"github.com/lockstep-dev/lockstep/config/v1alpha1"
 	"github.com/lockstep-dev/lockstep/payload"
 	"github.com/lockstep-dev/lockstep/reconciler/state"
@@ -18,8 +19,17 @@ func desiredOf(spec *v1alpha1.ClusterReleaseSpec, revision string) worker.Desire
 	d := spec.Desired
 	return worker.Desired{
 		Identity:   payload.IdentityOf(d),
-		Signatures: d.Signatures, Revision: revision, Selection: selectionOf(spec),
+		Signatures: d.Signatures, Revision: revision, Selection: selectionOf(spec), Waivers: waiverDigests(spec),
 	}
+}
+
+// waiverDigests returns the digests of the waivers in a spec.
+func waiverDigests(spec *v1alpha1.ClusterReleaseSpec) []string {
+	var out []string
+	for _, w := range spec.Waivers {
+		out = append(out, trust.DigestOf([]byte(w.Envelope)).String())
+	}
+	return out
 }
 
 // defaultMaxPruned is the default of spec.prune.maxPercent.

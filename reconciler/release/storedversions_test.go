@@ -67,6 +67,7 @@ func TestARollbackThatRemovesAStoredVersionIsRejectedBeforeAnyWrite(t *testing.T
 	versions, err := discovery.NewDiscoveryClientForConfig(cluster.Config)
 	must(t, err)
 	c := &checks{
+		clusterName: func() string { return "" }, now: time.Now,
 		name: "stored", engine: engine, store: b.Store, policy: func() *trust.Document { return nil }, live: cache, reader: reader, cached: b.Reader,
 		version: versions, rejected: func(string) {},
 	}

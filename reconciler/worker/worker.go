@@ -37,7 +37,8 @@ type Desired struct {
 	Revision string
 	// Selection selects the manifests of the payload.
 	Selection payload.Selection
-	// Waivers are the names of waived preconditions.
+	// Waivers are digests of the waivers that Preconditions evaluates. A change of
+	// them checks a rejected release again.
 	Waivers []string
 }
 
