@@ -46,7 +46,7 @@ const (
 // Waivable returns the names of the checks that a waiver may waive. The floor is the
 // trust policy's, and the engine or the API server enforces the other checks again.
 func Waivable() []string {
-	return []string{APIRemoval, GiantHop, HostSkew, Rollback, Upgradeable}
+	return []string{APIRemoval, GiantHop, HostSkew, ManifestOrder, Rollback, Upgradeable}
 }
 
 // Blocks reports whether a violation blocks the update.

@@ -12,7 +12,8 @@ import (
 
 // Waiver verifies the envelope of a waiver for a release and returns the waiver and
 // its signers. waivable are the names of the preconditions that may be waived. A
-// key's validity is checked at now. The error is a *trust.Refusal.
+// key's validity is checked at now, for previously accepted content when the waiver
+// was issued. The error is a *trust.Refusal.
 func Waiver(doc *trust.Document, t trust.WaiverTarget, raw []byte, waivable []string, now time.Time) (trust.Waiver, []trust.Signer, error) {
 	w, payload, err := trust.OpenWaiver(raw)
 	if err != nil {
@@ -26,10 +27,13 @@ func Waiver(doc *trust.Document, t trust.WaiverTarget, raw []byte, waivable []st
 		if _, names, err = doc.OpenSigned(trust.WaiverType, raw, doc.Keys); err != nil {
 			return w, nil, &trust.Refusal{Cause: trust.LimitExceeded, Subject: "waiver", Err: err}
 		}
-		material := trust.DigestOf(payload)
+		material, seen := trust.DigestOf(payload), now
+		if t.PreviouslyAccepted {
+			seen = w.Issued
+		}
 		for _, name := range names {
 			found = append(found, trust.CheckedSignature{
-				Finding: trust.Valid, Key: name, Format: formatDSSE, Material: material, Seen: now, Detail: name,
+				Finding: trust.Valid, Key: name, Format: formatDSSE, Material: material, Seen: seen, Detail: name,
 			})
 		}
 		if total := trust.CountSignatures(raw); len(names) == 0 && total > 0 {

@@ -92,7 +92,7 @@ func TestAWaiverCountsForItsReleaseAndClusterOnly(t *testing.T) {
 			w, target := good, trust.WaiverTarget{Cluster: "prod", Product: "platform", Version: "1.4.0", Digest: digest}
 			tc.change(&w, &target)
 			var signers []trust.SigningKey
-			for _, k := range strings.Fields(tc.by) {
+			for k := range strings.FieldsSeq(tc.by) {
 				signers = append(signers, keys[k])
 			}
 			// All names may be waived here, so that evaluation decides.

@@ -113,7 +113,8 @@ func (r *Controller) act(ctx context.Context, obj *v1alpha1.ClusterRelease, fact
 	}
 	if removed.Reason != "" {
 		facts.Held = removed
-		return rt, r.maintainRemoved(rt, obj)
+		r.maintainRemoved(rt, obj)
+		return rt, nil
 	}
 	if facts.Waiting, err = r.dependencies(ctx, obj); err != nil {
 		return nil, err
@@ -139,33 +140,31 @@ func (r *Controller) act(ctx context.Context, obj *v1alpha1.ClusterRelease, fact
 		}
 		desired = current
 	}
-	r.update(rt, obj, from, desired)
+	r.update(rt, obj, from, desired, policyOf(&obj.Spec))
 	return rt, nil
 }
 
 // maintainRemoved lets the worker of a release that left Git repair what it has
 // accepted. It starts no new target and prunes nothing.
-func (r *Controller) maintainRemoved(rt *runtime, obj *v1alpha1.ClusterRelease) error {
+func (r *Controller) maintainRemoved(rt *runtime, obj *v1alpha1.ClusterRelease) {
 	from, revision, ok := r.sources.Origin(v1alpha1.KindClusterRelease, obj.Name)
 	current, accepted := whileWaiting(r.Store.Release(obj.Name).Accepted, desiredOf(&obj.Spec, revision))
 	if !ok || !accepted {
 		rt.worker.Pause(true)
-		return nil
+		return
 	}
-	r.update(rt, obj, from, current)
-	policy := rt.builder.current()
+	policy := policyOf(&obj.Spec)
 	policy.prune = false
-	rt.builder.setPolicy(policy)
-	return nil
+	r.update(rt, obj, from, current, policy)
 }
 
-// update configures the runtime by the spec and hands the desired release to the
-// worker.
-func (r *Controller) update(rt *runtime, obj *v1alpha1.ClusterRelease, from control.Origin, desired worker.Desired) {
+// update configures the runtime by the spec and a policy, and hands the desired
+// release to the worker.
+func (r *Controller) update(rt *runtime, obj *v1alpha1.ClusterRelease, from control.Origin, desired worker.Desired, policy buildPolicy) {
 	if rt.retriever.setOrigin(from) {
 		rt.worker.RetryNow()
 	}
-	policy, overrides := policyOf(&obj.Spec), overridesOf(&obj.Spec, r.Now())
+	overrides := overridesOf(&obj.Spec, r.Now())
 	policy.unmanaged = overrides
 	rt.builder.setPolicy(policy)
 	rt.checks.setSpec(&obj.Spec)

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -54,9 +55,7 @@ func TestUpdatesWaitNeitherForTheOrderOfFilesNorForFinalizers(t *testing.T) {
 	start(t, w)
 	waitApplied(t, w, product, "1.0.0")
 	files := map[string]string{"0-held.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held, namespace: platform}\n"}
-	for name, content := range unordered {
-		files[name] = content
-	}
+	maps.Copy(files, unordered)
 	with("1.1.0", files)
 
 	held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: product, Name: "held"}}
