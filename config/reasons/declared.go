@@ -22,6 +22,7 @@ func trust() Group {
 			{"PolicyMissing", Operator, "no policy is installed, or no rule matches the object", "pin the policy at installation, or add a rule for the kind, name and product"},
 			{"PolicyChangeRefused", Operator, "the new document isn't a valid successor of the accepted one, which stays active", "run `lockstep trust check NEW --current OLD` to list what is missing"},
 			{"RootReplaced", None, "the root document was replaced by hand, without signatures of its predecessor", "if this wasn't intended, treat it as a compromise"},
+			{"WaiverInvalid", Operator, "a waiver can't be read, or one of its fields is missing", "sign it again with `lockstep release waive`"},
 			{"UnpinnedImage", Operator, "the image is referenced by tag, not by digest", "use `repository@sha256:…`, as `lockstep release build` prints it"},
 			{"ForbiddenContent", Operator, "the artifact contains links, path traversal, duplicates or conflicting media types", "build it with `lockstep release build`"},
 			{"LimitExceeded", Operator, "a limit on bytes, files, documents, signatures or streams is exceeded; the message has limit and value", "reduce the content; for signatures, list them in `spec.desired.signatures`"},

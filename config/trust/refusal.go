@@ -30,6 +30,7 @@ const (
 	PolicyChangeRefused Reason = "PolicyChangeRefused"
 	ForbiddenContent    Reason = "ForbiddenContent"
 	RootReplaced        Reason = "RootReplaced"
+	WaiverInvalid       Reason = "WaiverInvalid"
 )
 
 // Refusal is a negative trust decision, with the actual and the required state and

@@ -56,13 +56,13 @@ func (w Waiver) Check(waivable []string) error {
 	}
 	for _, f := range fields {
 		if f.value == "" || len(f.value) > maxString || f.value != sanitize.Clip(f.value, maxString) {
-			r.Cause, r.Found = NameMismatch, fmt.Sprintf("%s of %d bytes", f.name, len(f.value))
+			r.Cause, r.Found = WaiverInvalid, fmt.Sprintf("%s of %d bytes", f.name, len(f.value))
 			r.Wanted = fmt.Sprintf("one line of 1 to %d printable bytes", maxString)
 			return r
 		}
 	}
 	if _, err := ParseDigest(w.Digest.String()); err != nil {
-		r.Cause, r.Err = WrongDigest, err
+		r.Cause, r.Err = WaiverInvalid, err
 		return r
 	}
 	if n := len(w.Checks); n == 0 || n > maxWaiverChecks {
@@ -197,11 +197,22 @@ func EvaluateWaiver(d *Document, t WaiverTarget, w Waiver, waivable []string, fo
 	signers, err := d.satisfy(Rule{Role: RoleWaiver}, Target{}, found)
 	if refused, ok := errors.AsType[*Refusal](err); ok {
 		refused.Subject = "waiver"
-		refused.Fix = []string{"lockstep release waive FILE --key " + d.missingKey(RoleWaiver, signers) + ".key"}
+		refused.Fix = []string{"lockstep release waive FILE --key " + d.missingKey(RoleWaiver, signedBy(found)) + ".key"}
 		refused.Retry = false // a signature is added in the spec
 		return nil, refused
 	}
 	return signers, err
+}
+
+// signedBy returns the keys of valid signatures.
+func signedBy(found []CheckedSignature) []Signer {
+	var out []Signer
+	for _, f := range found {
+		if f.Finding == Valid {
+			out = append(out, Signer{Name: f.Key})
+		}
+	}
+	return out
 }
 
 // CountSignatures returns the number of readable signatures in a waiver's envelope,

@@ -4,8 +4,6 @@
 package precondition
 
 import (
-	"slices"
-
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/lockstep-dev/lockstep/payload"
@@ -87,15 +85,11 @@ func checks() []check {
 	}
 }
 
-// Evaluate runs all checks and returns all violations. Blocking violations with a
-// name in waivers are marked as waived.
-func Evaluate(f *Facts, waivers []string) []Violation {
+// Evaluate runs all checks and returns all violations. None is waived.
+func Evaluate(f *Facts) []Violation {
 	var out []Violation
 	for _, c := range checks() {
 		out = append(out, c(f)...)
-	}
-	for i := range out {
-		out[i].Waived = out[i].Blocking && slices.Contains(waivers, out[i].Name)
 	}
 	return out
 }

@@ -58,7 +58,7 @@ func TestHopsAreCountedFromWhatIsAppliedAndWhatFailed(t *testing.T) {
 				facts.Blockers = []Blocker{{"etcd", "Degraded", "a member is down"}}
 			}
 			got, text := "", ""
-			for _, v := range Evaluate(&facts, nil) {
+			for _, v := range Evaluate(&facts) {
 				if !v.Blocking {
 					got += "warn "
 				}
@@ -75,7 +75,7 @@ func TestHopsAreCountedFromWhatIsAppliedAndWhatFailed(t *testing.T) {
 // with the version that completed.
 func TestTheMinimumIsComparedWithTheCompletedVersion(t *testing.T) {
 	facts := Facts{Target: withMinimum(release(t, "1.3.1"), "1.2.5"), Current: "1.2.0", Applying: "1.3.0"}
-	got := Evaluate(&facts, nil)
+	got := Evaluate(&facts)
 	if len(got) != 1 || got[0].Name != GiantHop || !strings.Contains(got[0].Message, "requires at least 1.2.5") {
 		t.Errorf("violations: %v, want the minimum", got)
 	}
@@ -83,7 +83,7 @@ func TestTheMinimumIsComparedWithTheCompletedVersion(t *testing.T) {
 
 func TestThePredecessorsOfAFixIncludeTheFailingVersion(t *testing.T) {
 	facts := Facts{Target: withPrevious(release(t, "1.3.1"), "1.3.0"), Current: "1.2.0", Applying: "1.3.0"}
-	if got := Evaluate(&facts, nil); got != nil {
+	if got := Evaluate(&facts); got != nil {
 		t.Errorf("violations of a fix that lists the failing version: %v", got)
 	}
 }

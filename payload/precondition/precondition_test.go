@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
@@ -128,7 +127,7 @@ func TestPreconditions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, text := "", ""
-			for _, v := range Evaluate(&tc.facts, nil) {
+			for _, v := range Evaluate(&tc.facts) {
 				if !v.Blocking {
 					got += "warn "
 				}
@@ -170,35 +169,8 @@ func withHop(p *payload.Payload, n int) *payload.Payload {
 	return p
 }
 
-func TestAWaiverAppliesToItsNameOnly(t *testing.T) {
-	facts := Facts{Target: withHop(release(t, "2.0.0"), 1), Current: "1.0.0", Floor: "3.0.0"}
-	type row struct {
-		Name   string
-		Waived bool
-	}
-	for name, tc := range map[string]struct {
-		waivers []string
-		want    []row
-		blocks  bool
-	}{
-		"none":    {nil, []row{{GiantHop, false}, {VersionFloor, false}}, true},
-		"one":     {[]string{GiantHop}, []row{{GiantHop, true}, {VersionFloor, false}}, true},
-		"both":    {[]string{GiantHop, VersionFloor}, []row{{GiantHop, true}, {VersionFloor, true}}, false},
-		"no star": {[]string{"*", ""}, []row{{GiantHop, false}, {VersionFloor, false}}, true},
-	} {
-		violations := Evaluate(&facts, tc.waivers)
-		var got []row
-		for _, v := range violations {
-			got = append(got, row{v.Name, v.Waived})
-		}
-		if diff := cmp.Diff(tc.want, got); diff != "" || Blocks(violations) != tc.blocks {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-	}
-}
-
 func TestUnknownFactsCauseNoViolation(t *testing.T) {
-	if got := Evaluate(&Facts{}, nil); got != nil {
+	if got := Evaluate(&Facts{}); got != nil {
 		t.Errorf("violations without facts: %v", got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 func Waiver(doc *trust.Document, t trust.WaiverTarget, raw []byte, waivable []string, now time.Time) (trust.Waiver, []trust.Signer, error) {
 	w, payload, err := trust.OpenWaiver(raw)
 	if err != nil {
-		return w, nil, &trust.Refusal{Cause: trust.LimitExceeded, Subject: "waiver", Found: "an unreadable envelope", Wanted: "the output of lockstep release waive", Err: err}
+		return w, nil, &trust.Refusal{Cause: trust.WaiverInvalid, Subject: "waiver", Found: "an unreadable envelope", Wanted: "the output of lockstep release waive", Err: err}
 	}
 	var found []trust.CheckedSignature
 	if doc != nil {
@@ -25,7 +25,7 @@ func Waiver(doc *trust.Document, t trust.WaiverTarget, raw []byte, waivable []st
 		// All keys are tried, so that a refusal can name one of another role or a
 		// revoked one.
 		if _, names, err = doc.OpenSigned(trust.WaiverType, raw, doc.Keys); err != nil {
-			return w, nil, &trust.Refusal{Cause: trust.LimitExceeded, Subject: "waiver", Err: err}
+			return w, nil, &trust.Refusal{Cause: trust.WaiverInvalid, Subject: "waiver", Err: err}
 		}
 		material, seen := trust.DigestOf(payload), now
 		if t.PreviouslyAccepted {

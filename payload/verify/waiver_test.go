@@ -78,8 +78,8 @@ func TestAWaiverCountsForItsReleaseAndClusterOnly(t *testing.T) {
 		"a refusal of signatures":   {doc, func(w *trust.Waiver, _ *trust.WaiverTarget) { w.Checks = []string{"GiantHop", "Unsigned"} }, "a b", trust.ForbiddenContent, "Unsigned"},
 		"an unknown check":          {doc, func(w *trust.Waiver, _ *trust.WaiverTarget) { w.Checks = []string{"*"} }, "a b", trust.ForbiddenContent, `"*"`},
 		"no check":                  {doc, func(w *trust.Waiver, _ *trust.WaiverTarget) { w.Checks = nil }, "a b", trust.LimitExceeded, "0 checks"},
-		"no reason":                 {doc, func(w *trust.Waiver, _ *trust.WaiverTarget) { w.Reason = "" }, "a b", trust.NameMismatch, "reason"},
-		"one signature of two":      {doc, func(*trust.Waiver, *trust.WaiverTarget) {}, "a", trust.ThresholdNotMet, "1 of 2"},
+		"no reason":                 {doc, func(w *trust.Waiver, _ *trust.WaiverTarget) { w.Reason = "" }, "a b", trust.WaiverInvalid, "reason"},
+		"one signature of two":      {doc, func(*trust.Waiver, *trust.WaiverTarget) {}, "a", trust.ThresholdNotMet, "--key b.key"},
 		"one key twice":             {doc, func(*trust.Waiver, *trust.WaiverTarget) {}, "a a", trust.ThresholdNotMet, "1 of 2"},
 		"a revoked key":             {doc, func(*trust.Waiver, *trust.WaiverTarget) {}, "gone", trust.Revoked, "gone"},
 		"a key of another role":     {doc, func(*trust.Waiver, *trust.WaiverTarget) {}, "other", trust.WrongAuthority, "other"},
@@ -121,7 +121,7 @@ func TestAWaiverThatWasChangedOrIsTooLargeIsRefused(t *testing.T) {
 	for name, raw := range map[string]string{
 		"empty": "", "no envelope": "{}", "too large": strings.Repeat(" ", trust.MaxWaiver+1),
 	} {
-		if _, _, err := verify.Waiver(doc, trust.WaiverTarget{}, []byte(raw), precondition.Waivable(), time.Now()); trust.ReasonOf(err) != trust.LimitExceeded {
+		if _, _, err := verify.Waiver(doc, trust.WaiverTarget{}, []byte(raw), precondition.Waivable(), time.Now()); trust.ReasonOf(err) != trust.WaiverInvalid {
 			t.Errorf("%s: %v, want a refusal", name, err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestAWaiverThatWasChangedOrIsTooLargeIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := verify.Waiver(doc, trust.WaiverTarget{}, other, precondition.Waivable(), time.Now()); trust.ReasonOf(err) != trust.LimitExceeded {
+	if _, _, err := verify.Waiver(doc, trust.WaiverTarget{}, other, precondition.Waivable(), time.Now()); trust.ReasonOf(err) != trust.WaiverInvalid {
 		t.Errorf("unknown field: %v, want a refusal", err)
 	}
 }

@@ -162,7 +162,7 @@ func (c *checks) check(ctx context.Context, desired worker.Desired, target *payl
 	if f.Order, err = c.order(ctx, f); err != nil {
 		return nil, err
 	}
-	return c.waive(&spec, desired, target, current, precondition.Evaluate(f, nil)), nil
+	return c.waive(&spec, desired, target, current, precondition.Evaluate(f)), nil
 }
 
 // order returns the pairs of manifests whose order can't work in the cluster.
