@@ -31,6 +31,7 @@ func release() Group {
 			{"Upgradeable", Automatic, "part of the cluster isn't upgradeable: an override, a ClusterOperator, a pending deletion, a halted pool or outdated hosts; it blocks minor and major updates and is a warning for patches", "resolve the cause in the message"},
 			{"MultipleReasons", Automatic, "several parts of the cluster aren't upgradeable; the message lists them", "see the action for each"},
 			{"ResourceDeletionInProgress", Automatic, "warning: deleted objects still exist", "check their finalizers"},
+			{"PruneHeld", Automatic, "objects that left the release aren't deleted yet, because another release claims them or isn't loaded yet", "wait for that release, or remove its claim"},
 			{"Pruning", Automatic, "objects that left the release are still being deleted; the release is complete regardless, and updates are accepted", "start the controller that removes the finalizers in the message, or remove them with `kubectl edit`"},
 			{"NotUpgradeable", Automatic, "a ClusterOperator reports Upgradeable=False without a reason", "check that operator"},
 			{"VersionFloor", Operator, "the version is below the policy's floor", "use a newer version"},

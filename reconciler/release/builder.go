@@ -228,7 +228,7 @@ func (b *objectBuilder) healthError(m *payload.Manifest, v health.Verdict) (err 
 func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) (worker.Pruning, error) {
 	p := b.current()
 	if !p.prune {
-		return b.pruningState(0), nil
+		return b.pruningState(0, ""), nil
 	}
 	ids := make(map[payload.ObjectID]bool, len(keep.Manifests))
 	for i := range keep.Manifests {
@@ -239,8 +239,9 @@ func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) (worke
 	}
 	if b.unsettled != nil && b.engine.Leaves(ids) {
 		if why := b.unsettled(ctx); why != "" {
-			b.setWaits(true, false, "prune postponed: "+why)
-			return b.pruningState(0), nil
+			held := "prune postponed: " + why
+			b.setWaits(true, false, held)
+			return b.pruningState(0, held), nil
 		}
 	}
 	result, err := b.engine.Prune(ctx, ids, apply.PruneOptions{MaxPercent: p.maxPercent})
@@ -249,12 +250,14 @@ func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) (worke
 		message = fmt.Sprintf("%d objects aren't pruned, since other releases claim them, such as %s claims %s", n, result.Held[0].By, result.Held[0].ID)
 	}
 	b.setWaits(false, len(result.Held) > 0, message)
-	return b.pruningState(result.Waiting), err
+	return b.pruningState(result.Waiting, message), err
 }
 
 // pruningState returns the state of all deletions.
-func (b *objectBuilder) pruningState(waiting int) worker.Pruning {
-	return pruning(b.engine.Leaving(), waiting)
+func (b *objectBuilder) pruningState(waiting int, held string) worker.Pruning {
+	out := pruning(b.engine.Leaving(), waiting)
+	out.Held = held
+	return out
 }
 
 // maxLeaving limits the objects of a worker.Pruning.

@@ -36,6 +36,7 @@ const (
 	ReasonInventoryLost = "InventoryLost"
 	ReasonDependency    = "DependencyNotReady"
 	ReasonPruning       = "Pruning"
+	ReasonPruneHeld     = "PruneHeld"
 	ReasonInvalidSpec   = "InvalidSpec"
 	// ReasonRemovedFromGit is that of an object whose declaration left Git.
 	ReasonRemovedFromGit = "RemovedFromGit"
@@ -485,8 +486,11 @@ const maxLeaving = 3
 // pruned returns PruneComplete. After a restart, the previous one stays until the
 // first prune.
 func pruned(p *worker.Pruning) Condition {
-	if p.Total == 0 {
+	switch {
+	case p.Total == 0 && p.Held == "":
 		return True(v1alpha1.ConditionPruneComplete, ReasonAsExpected, "no deletions in progress")
+	case p.Total == 0:
+		return False(v1alpha1.ConditionPruneComplete, ReasonPruneHeld, p.Held+"; retried automatically")
 	}
 	var texts []string
 	stuck := false

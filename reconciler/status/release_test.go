@@ -137,6 +137,10 @@ func TestADeletionThatDoesNotEndIsAConditionOfItsOwn(t *testing.T) {
 	if c := get(Release(status, facts)); c == nil || c.Status != metav1.ConditionFalse {
 		t.Errorf("after a restart: %+v, want the previous condition", c)
 	}
+	w.Pruning = &worker.Pruning{Held: "2 objects aren't pruned, since other releases claim them"}
+	if c := get(Release(status, facts)); c == nil || c.Reason != ReasonPruneHeld || !strings.Contains(c.Message, "2 objects aren't pruned") {
+		t.Errorf("while another release claims objects: %+v", c)
+	}
 	w.Pruning = &worker.Pruning{}
 	if c := get(Release(status, facts)); c == nil || c.Status != metav1.ConditionTrue {
 		t.Errorf("after the deletion: %+v", c)

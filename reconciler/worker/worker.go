@@ -144,6 +144,9 @@ type Pruning struct {
 	Total   int
 	// Waiting counts the objects that are deleted after these.
 	Waiting int
+	// Held is why other objects aren't deleted yet, "" for none: another release
+	// claims them, or may claim them once it is loaded.
+	Held string
 }
 
 // Leaving is an object that is being deleted.
