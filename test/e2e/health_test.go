@@ -11,6 +11,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -66,9 +68,12 @@ spec: {version: "` + version + `"}
 	})
 }
 
-// blockedBy waits until the release's status lists the Widget as blocking,
-// with a deadline if it is awaited, and returns that entry.
-func blockedBy(t *testing.T, w *env.Env, message string, waited bool) v1alpha1.Blocking {
+// theWidget is the Widget as the status names it.
+const theWidget = "example.com Widget platform/machine"
+
+// blockedBy waits until the release's status lists an object as blocking, with
+// a deadline if it is awaited, and returns that entry.
+func blockedBy(t *testing.T, w *env.Env, object, message string, waited bool) v1alpha1.Blocking {
 	t.Helper()
 	var found v1alpha1.Blocking
 	must(t, env.Wait(t.Context(), 30*time.Second, func(ctx context.Context) error {
@@ -80,12 +85,12 @@ func blockedBy(t *testing.T, w *env.Env, message string, waited bool) v1alpha1.B
 			return fmt.Errorf("no progress yet: %+v", obj.Status)
 		}
 		for _, b := range obj.Status.Progress.Blocking {
-			if b.Object == "example.com Widget platform/machine" && strings.Contains(b.Message, message) && (b.Deadline != nil) == waited {
+			if b.Object == object && strings.Contains(b.Message, message) && (b.Deadline != nil) == waited {
 				found = b
 				return nil
 			}
 		}
-		return fmt.Errorf("blocking is %+v, want the Widget with %q, waited for: %t", obj.Status.Progress.Blocking, message, waited)
+		return fmt.Errorf("blocking is %+v, want %s with %q, waited for: %t", obj.Status.Progress.Blocking, object, message, waited)
 	}))
 	return found
 }
@@ -107,7 +112,7 @@ func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 	// The first release isn't complete before the Widget is ready; status has
 	// the Widget's own message.
 	widget(t, w, 1, false, "warming up")
-	blocking := blockedBy(t, w, "warming up", true)
+	blocking := blockedBy(t, w, theWidget, "warming up", true)
 	if blocking.Since == nil {
 		t.Errorf("%+v, want since when it's waited for", blocking)
 	}
@@ -122,12 +127,12 @@ func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 	next := release(t, w, widgetRelease("1.1.0"))
 	declares("1.1.0", next, "")
 	widget(t, w, 2, false, "turning around")
-	before := blockedBy(t, w, "turning around", true)
+	before := blockedBy(t, w, theWidget, "turning around", true)
 	must(t, env.Wait(t.Context(), 60*time.Second, func(ctx context.Context) error {
 		return remembersWait(ctx, w)
 	}))
 	s.restart(t)
-	after := blockedBy(t, w, "turning around", true)
+	after := blockedBy(t, w, theWidget, "turning around", true)
 	if d := after.Deadline.Sub(before.Deadline.Time); d < -5*time.Second || d > 5*time.Second {
 		t.Errorf("the deadline was %s and is %s after the restart", before.Deadline, after.Deadline)
 	}
@@ -144,11 +149,28 @@ func TestAReleaseIsCompleteOnceItsObjectsAreReady(t *testing.T) {
 	// A component with onUnhealthy: warn doesn't fail the release.
 	declares("1.1.0", next, "  components:\n  - {name: base, timeout: 2s, onUnhealthy: warn}\n")
 	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
-	blockedBy(t, w, "lost its oil", false)
+	blockedBy(t, w, theWidget, "lost its oil", false)
 	declares("1.1.0", next, "  components:\n  - {name: base, timeout: 2s}\n")
 	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionFailing, "True", "")
 	widget(t, w, 2, true, "runs")
 	waitCondition(t, w, releaseObject(platform), v1alpha1.ConditionReady, "True", "")
+
+	// A storage class that doesn't exist blocks the release; a claim that waits
+	// for its first pod doesn't.
+	claiming := configRelease(platform, "1.2.0", map[string]string{
+		"claim.yaml": "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data, namespace: platform}\n" +
+			"spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, storageClassName: absent}\n",
+	})
+	declares("1.2.0", release(t, w, claiming), "")
+	blocking = blockedBy(t, w, "PersistentVolumeClaim platform/data", "StorageClass absent not found", true)
+	if blocking.Reason != "StorageClassMissing" {
+		t.Errorf("reason %s, want StorageClassMissing", blocking.Reason)
+	}
+	must(t, w.Client.Create(t.Context(), &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "absent"}, Provisioner: "example.com/none",
+		VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer),
+	}))
+	waitApplied(t, w, platform, "1.2.0")
 }
 
 // remembersWait checks that the persisted state has a wait for the Widget.

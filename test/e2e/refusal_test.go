@@ -4,9 +4,12 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -191,6 +194,7 @@ func TestARefusedReleaseChangesNothing(t *testing.T) { //nolint:tparallel // the
 	t.Run("AnObjectOfAnotherRelease", func(t *testing.T) { testOwnedByOther(t, s) })
 	t.Run("AnObjectThatCannotExist", func(t *testing.T) { testImpossibleScope(t, s) })
 	t.Run("UntilItIsSigned", func(t *testing.T) { testSignedLater(t, s) })
+	t.Run("UntilItIsWaived", func(t *testing.T) { testWaived(t, s) })
 }
 
 // unsigned builds an unsigned release.
@@ -279,4 +283,58 @@ func testSignedLater(t *testing.T, s *stable) {
 	must(t, s.w.Sign(t.Context(), "release", ref))
 	waitApplied(t, s.w, platform, "1.1.20")
 	s.repairs(t, "1.1.20")
+}
+
+// testWaived declares a release that skips a minor version, with waivers that
+// don't count, and with one that does.
+func testWaived(t *testing.T, s *stable) {
+	t.Helper()
+	const version = "1.3.0"
+	source := platformRelease(version, nil)
+	source.MaxMinorHop = 1
+	ref := release(t, s.w, source)
+	waive := func(release, key, cluster, check string) (string, error) {
+		return s.w.Lockstep(t.Context(), "release", "waive", release, "--key", key, "--cluster", cluster,
+			"--check", check, "--reason", "tested on staging", "--expires", "1h")
+	}
+	waived := func(release, key, cluster string) string {
+		t.Helper()
+		field, err := waive(release, key, cluster, "GiantHop")
+		must(t, err)
+		return field
+	}
+	admin := s.w.Key("admin")
+	if out, err := waive(ref, admin, env.Cluster, "VersionFloor"); err == nil {
+		t.Errorf("a waiver of a floor was signed: %s", out)
+	}
+	for _, tc := range []struct {
+		waiver  string
+		message []string
+	}{
+		{"", []string{"at most 1", "lockstep release waive " + ref + " --cluster " + env.Cluster + " --check GiantHop"}},
+		{waived(ref, admin, "staging"), []string{"NameMismatch", "staging"}},
+		{waived(s.good, admin, env.Cluster), []string{"WrongDigest"}},
+		{waived(ref, s.w.Key("release"), env.Cluster), []string{"WrongAuthority", "release"}},
+	} {
+		push(t, s.w, "platform "+version, map[string]string{platformFile: declare(platform, version, ref) + "  interval: 10s\n" + tc.waiver})
+		must(t, env.Wait(t.Context(), time.Minute, func(context.Context) error {
+			message := s.refused(t, platform, version, "GiantHop")
+			for _, part := range tc.message {
+				if !strings.Contains(message, part) {
+					return fmt.Errorf("message %q, want %q in it", message, part)
+				}
+			}
+			return nil
+		}))
+	}
+	field := waived(ref, admin, env.Cluster)
+	push(t, s.w, "platform "+version+" with a waiver", map[string]string{platformFile: declare(platform, version, ref) + field})
+	waitApplied(t, s.w, platform, version)
+	obj, err := getRelease(t.Context(), s.w, platform)
+	must(t, err)
+	contains(t, obj.Status.History[0].AcceptedRisks, "GiantHop", "tested on staging", "admin")
+	// Neither a restart nor a commit after the waiver's removal stops the release.
+	s.restart(t)
+	push(t, s.w, "platform "+version+" without the waiver", map[string]string{platformFile: declare(platform, version, ref)})
+	s.repairs(t, version)
 }

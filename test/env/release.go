@@ -23,7 +23,9 @@ import (
 // Release is the source of a release: components with their manifests.
 type Release struct {
 	Product, Version string
-	Components       []Component
+	// MaxMinorHop is set in release.yaml if it isn't 0.
+	MaxMinorHop int
+	Components  []Component
 }
 
 // Component is one component of a release.
@@ -58,7 +60,11 @@ func ReleaseOf(product, version string, placed []workload.Placed) (Release, erro
 // WriteRelease writes the source of a release to a directory.
 func WriteRelease(dir string, r Release) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "product: %s\nversion: %s\ncomponents:\n", r.Product, r.Version)
+	fmt.Fprintf(&b, "product: %s\nversion: %s\n", r.Product, r.Version)
+	if r.MaxMinorHop != 0 {
+		fmt.Fprintf(&b, "maxMinorHop: %d\n", r.MaxMinorHop)
+	}
+	b.WriteString("components:\n")
 	for _, c := range r.Components {
 		fmt.Fprintf(&b, "- {name: %s, runLevel: %d}\n", c.Name, c.RunLevel)
 		for name, content := range c.Files {
