@@ -282,7 +282,7 @@ func (p *pruner) pruneOne(ctx context.Context, it *item, en *inventory.Entry) (t
 	if o.DeletionTimestamp != nil {
 		return t, summary, since, "", nil
 	}
-	if !p.set.beginDeletion(it) {
+	if !p.beginDeletion(it) {
 		return t, nil, since, "", errHeld
 	}
 	err = p.client.delete(ctx, t, o.UID)
@@ -313,7 +313,8 @@ func (p *pruner) held(id payload.ObjectID, result *PruneResult) bool {
 
 // beginDeletion marks the object as being deleted, from when it can't be handed
 // over. It returns false if another set claims it; it.busy is held.
-func (s *set) beginDeletion(it *item) bool {
+func (p *pruner) beginDeletion(it *item) bool {
+	s := p.set
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it.leaving = s.shared.claimant(it.id, s.owner) == ""

@@ -121,8 +121,8 @@ func TestAStatusWriteHidesNoLaterChange(t *testing.T) {
 	}
 }
 
-// Two status writes within one second have the same entry; the content tells
-// them from other changes.
+// Two status writes within one second have the same entry; the content
+// distinguishes them from other changes.
 func TestStatusWritesWithinOneSecondAreInSync(t *testing.T) {
 	body := func(ports, address string) func(*live.Object) {
 		return func(o *live.Object) {

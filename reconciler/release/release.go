@@ -4,6 +4,9 @@
 // Package release is the controller of ClusterRelease: it runs a sync worker per
 // release, which retrieves, checks and applies the payload, and shows its progress
 // in the status.
+//
+// The package has many files, since each part that a worker needs has one, with its
+// tests: retrieval, checks, waivers, claims, the builder, records and notices.
 package release
 
 import (

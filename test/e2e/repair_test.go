@@ -250,7 +250,7 @@ func editUntil(t *testing.T, w *env.Env, name string, arrived func(name string) 
 }
 
 // withHangingWebhook registers a webhook that doesn't answer for the reconciler's
-// writes of the hung ConfigMaps. The result tells for which it was called.
+// writes of the hung ConfigMaps. The result reports for which it was called.
 func withHangingWebhook(t *testing.T, w *env.Env) (arrived func(name string) bool) {
 	t.Helper()
 	var mu sync.Mutex
