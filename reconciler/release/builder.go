@@ -253,24 +253,23 @@ func (b *objectBuilder) Prune(ctx context.Context, keep *payload.Payload) (worke
 	return b.pruningState(result.Waiting, message), err
 }
 
-// pruningState returns the state of all deletions.
-func (b *objectBuilder) pruningState(waiting int, held string) worker.Pruning {
-	out := pruning(b.engine.Leaving(), waiting)
-	out.Held = held
-	return out
-}
-
 // maxLeaving limits the objects of a worker.Pruning.
 const maxLeaving = 20
 
-// pruning returns the state of deletions for the worker, the oldest ones first.
-func pruning(leaving []apply.Leaving, waiting int) worker.Pruning {
-	out := worker.Pruning{Total: len(leaving), Waiting: waiting}
+// pruningState returns the state of all deletions, the oldest ones first.
+func (b *objectBuilder) pruningState(waiting int, held string) worker.Pruning {
+	leaving := b.engine.Leaving()
+	out := worker.Pruning{Total: len(leaving), Waiting: waiting, Held: held}
 	slices.SortStableFunc(leaving, func(a, b apply.Leaving) int { return a.Since.Compare(b.Since) })
 	for _, l := range leaving[:min(len(leaving), maxLeaving)] {
-		out.Leaving = append(out.Leaving, worker.Leaving{Object: l.ID, Since: l.Since, Finalizers: l.Finalizers, Content: l.Content})
+		out.Leaving = append(out.Leaving, leavingOf(l))
 	}
 	return out
+}
+
+// leavingOf returns an object that is being deleted as the worker reports it.
+func leavingOf(l apply.Leaving) worker.Leaving {
+	return worker.Leaving{Object: l.ID, Since: l.Since, Finalizers: l.Finalizers, Content: l.Content}
 }
 
 // setWaits records why the last prune left objects.

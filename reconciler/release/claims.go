@@ -290,7 +290,7 @@ func notGone(leaving []apply.Leaving, result apply.PruneResult) error {
 	}
 	first := "an object"
 	if len(leaving) > 0 {
-		first = status.LeavingText(pruning(leaving[:1], 0).Leaving[0])
+		first = status.LeavingText(leavingOf(leaving[0]))
 	}
 	return control.NewError(apply.ReasonTerminating, true, fmt.Errorf("%d objects are still being deleted, %d follow: %s", len(result.Pending), result.Waiting, first))
 }
